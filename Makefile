@@ -1,0 +1,52 @@
+# The commands of this repository. On a fresh machine `make test` and `make demo` need nothing before them.
+
+PYTHON ?= python3
+VENV := .venv
+STAMP := $(VENV)/.stamp
+CRASH_ROUNDS ?= 500
+# Folders that are there; a first checkout of a part need not hold them all.
+CHECKED := $(wildcard src tests bench examples)
+
+.DEFAULT_GOAL := help
+.PHONY: help venv servers test check format demo bench crash clean
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+
+venv: $(STAMP) ## Create or refresh .venv, with exactly the versions of constraints.txt
+
+$(STAMP): pyproject.toml constraints.txt scripts/make-venv
+	@echo "making $(VENV) with $(PYTHON)"
+	@scripts/make-venv $(VENV) $(PYTHON)
+	@touch $@
+
+servers: ## Install the database servers that are missing (needs root), or say which
+	@scripts/install-servers
+
+# The tests come last and print the last line, which names what was missing and what did not run.
+test: $(STAMP) servers ## Everything: environment, servers, checks, tests
+	@$(MAKE) --no-print-directory check
+	@$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+check: $(STAMP) ## Lint, format, types, layers
+	@$(VENV)/bin/ruff check --quiet .
+	@$(VENV)/bin/ruff format --quiet --check . || { echo "run: make format" >&2; exit 1; }
+	@$(VENV)/bin/mypy --no-error-summary $(CHECKED)
+	@$(VENV)/bin/lint-imports --no-cache >$(VENV)/imports.txt || { cat $(VENV)/imports.txt; exit 1; }
+
+format: $(STAMP) ## Put the code in the one format, and fix what lint can fix
+	@$(VENV)/bin/ruff check --fix --quiet . || true
+	@$(VENV)/bin/ruff format .
+
+demo: $(STAMP) ## A first small story on an embedded hub
+	@$(VENV)/bin/shoal demo
+
+bench: $(STAMP) servers ## The table of docs/performance.md, measured now
+	@$(VENV)/bin/python -m bench $(BENCH_ARGS)
+
+crash: $(STAMP) servers ## A longer crash run: make crash CRASH_ROUNDS=500
+	@$(VENV)/bin/python -m pytest tests/crash --crash-rounds=$(CRASH_ROUNDS) --timeout=0 $(PYTEST_ARGS)
+
+clean: ## Remove what these commands made
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +

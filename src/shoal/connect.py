@@ -1,0 +1,281 @@
+"""The front door: `shoal.connect(url)` and the hub that it returns.
+
+A hub is the same object over any service, in process or remote. It takes what users find natural to give
+(names, seconds, lists of values) and hands on values; it keeps no state and no rules of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import pyarrow as pa
+
+from shoal.core.errors import EmptyBatch, InvalidInput, ShoalError
+from shoal.core.lineage import find_shard
+from shoal.core.model import (
+    Appended,
+    Compression,
+    KeyHash,
+    ProducerStamp,
+    Shard,
+    StreamInfo,
+    StreamSettings,
+    StreamStats,
+    Trimmed,
+)
+from shoal.core.names import checked_name, stream_name
+from shoal.core.reading import ReadLimits
+from shoal.core.record import Record
+from shoal.core.retention import checked_retention
+from shoal.core.ring import checked_hash, checked_shard_count, key_bytes
+from shoal.hub.local import LocalHub
+from shoal.ports import HubService, Submission
+from shoal.producer import Producer, ProducerOptions
+from shoal.store.sql.store import SQLStore
+from shoal.wire.batch import Batch
+from shoal.wire.fitting import check_headers, check_value, fit_columns, fit_records
+from shoal.wire.layout import Layout, SchemaLike, stored_schema
+from shoal.wire.timestamps import timestamp_ms
+
+
+def connect(url: str, *, durable: bool = True, housekeeping_s: float = 30.0) -> Hub:
+    """Open a hub: `sqlite:///data/shoal.db`, `postgresql://user@host/db`, `mysql://user@host/db`.
+
+    The schema is created or brought up to date. With `durable=False` a database whose settings would
+    lose acknowledged records at a power cut is taken all the same. Retention runs every `housekeeping_s`.
+    """
+    if isinstance(housekeeping_s, bool) or not isinstance(housekeeping_s, int | float) or housekeeping_s <= 0:
+        raise InvalidInput("housekeeping_s", housekeeping_s, "seconds, more than 0")
+    store = SQLStore.open(url, durable=durable)
+    return Hub(LocalHub(store, keeper_interval_s=housekeeping_s), store.description)
+
+
+class Hub:
+    """The whole service behind one object. Safe to use from many threads, and in a forked child."""
+
+    def __init__(self, service: HubService, description: str) -> None:
+        self._service = service
+        self._description = description
+
+    # --- Streams. ---
+
+    def create_stream(
+        self,
+        name: str,
+        shards: int = 4,
+        *,
+        schema: SchemaLike | None = None,
+        retention: timedelta | float | None = None,
+        retention_bytes: int | None = None,
+        compression: str = "lz4",
+        hash: str = "xxh64",
+    ) -> StreamInfo:
+        """Make a stream of equal shards. `project/stream` makes the project too, if it is new.
+
+        `schema` gives it typed columns: a pyarrow.Schema, or a dict of name to type. `retention` is an age,
+        in seconds or as a timedelta; without one, and without `retention_bytes`, records are kept for ever.
+        """
+        settings = StreamSettings(
+            hash=_choice("hash", hash, KeyHash),
+            compression=_choice("compression", compression, Compression),
+            retention_ms=_retention_ms(retention),
+            retention_bytes=checked_retention("retention_bytes", retention_bytes),
+            schema=stored_schema(schema),
+        )
+        return self._service.create_stream(stream_name(name), settings, checked_shard_count(shards))
+
+    def describe_stream(self, name: str) -> StreamInfo:
+        """The stream as of now: `.shards`, `.settings`, `.version`."""
+        return self._service.describe_stream(stream_name(name))
+
+    def list_streams(self, project: str | None = None) -> list[StreamInfo]:
+        """All streams by name, or those of one project."""
+        return self._service.list_streams(None if project is None else checked_name("project", project))
+
+    def delete_stream(self, name: str) -> None:
+        """Remove a stream and all its records. Its name is free at once."""
+        self._service.delete_stream(stream_name(name))
+
+    def set_retention(
+        self, name: str, *, retention: timedelta | float | None = None, retention_bytes: int | None = None
+    ) -> StreamInfo:
+        """Change how long, and how much, a stream keeps. None is for ever."""
+        size = checked_retention("retention_bytes", retention_bytes)
+        return self._service.set_retention(stream_name(name), _retention_ms(retention), size)
+
+    def list_projects(self) -> list[str]:
+        """All projects by name."""
+        return self._service.list_projects()
+
+    def delete_project(self, project: str) -> None:
+        """Remove a project that holds no streams any more."""
+        self._service.delete_project(checked_name("project", project))
+
+    # --- Shards. ---
+
+    def split_shard(self, name: str, shard: int, at: int | str | None = None) -> tuple[Shard, Shard]:
+        """Close a shard and open two children that divide its range, at `at` or in the middle."""
+        after = self._service.split_shard(stream_name(name), shard, None if at is None else checked_hash(at))
+        left, right = (child for child in after.shards if child.parents == (shard,))
+        return left, right
+
+    def merge_shards(self, name: str, shard: int, other: int | None = None) -> Shard:
+        """Close two neighbours and open one child. Without `other`, the right neighbour is meant."""
+        after = self._service.merge_shards(stream_name(name), shard, other)
+        return next(child for child in after.shards if shard in child.parents)
+
+    def reshard(self, name: str, shards: int) -> StreamInfo:
+        """Get to `shards` equal shards with the fewest splits and merges, all in one step."""
+        return self._service.reshard(stream_name(name), checked_shard_count(shards))
+
+    # --- Records. ---
+
+    def producer(self, stream: str, options: ProducerOptions | None = None, **settings: Any) -> Producer:
+        """A producer for a stream, with ProducerOptions or with its fields as keywords."""
+        if settings:
+            if options is not None:
+                raise InvalidInput(
+                    "options", sorted(settings), "give an options object or keywords, not both"
+                )
+            try:
+                options = ProducerOptions(**settings)
+            except TypeError as error:
+                raise InvalidInput("options", sorted(settings), str(error)) from error
+        return Producer(self._service, self.describe_stream(stream), options)
+
+    def append(
+        self,
+        stream: str,
+        shard: int,
+        records: Sequence[Any] | pa.Table | pa.RecordBatch,
+        *,
+        key_column: str | None = None,
+        stamp: ProducerStamp | None = None,
+    ) -> Appended:
+        """Append one batch to one shard, durably: Arrow columns, or a list of values or Records.
+
+        This is the plain way, without routing or retries; a producer does both. With a `stamp` (producer,
+        epoch, sequence) a batch that is repeated is stored once.
+        """
+        info = self._service.describe_stream(stream_name(stream))
+        found = find_shard(info, shard)
+        layout = Layout(info.settings.schema)
+        if isinstance(records, pa.Table | pa.RecordBatch):
+            batch = fit_columns(layout, records, key_column, _now_ms())
+        else:
+            batch = _fit_list(layout, records)
+        submission = Submission(shard=found.id, batch=batch)
+        if stamp is not None:
+            submission = Submission(
+                shard=found.id,
+                batch=batch,
+                producer=stamp.producer,
+                epoch=stamp.epoch,
+                sequence=stamp.sequence,
+            )
+        answer = self._service.append(info, [submission])[0]
+        if isinstance(answer, ShoalError):
+            raise answer
+        return answer
+
+    def read(
+        self,
+        stream: str,
+        shard: int,
+        offset: int,
+        *,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+        wait: float = 0.0,
+    ) -> Batch:
+        """Records of a shard from an offset on: whole batches, trimmed to the limits.
+
+        At the end of the shard the batch is empty; with `wait`, only after so many seconds without a record.
+        """
+        given = {"max_records": max_records, "max_bytes": max_bytes}
+        limits = ReadLimits(
+            wait_s=wait, **{name: value for name, value in given.items() if value is not None}
+        )
+        return self._service.read(stream_name(stream), shard, offset, limits)
+
+    def first_offset(self, stream: str, shard: int) -> int:
+        """The first offset that retention has kept."""
+        return find_shard(self.describe_stream(stream), shard).first_offset
+
+    def next_offset(self, stream: str, shard: int) -> int:
+        """The offset that the next record of the shard will get."""
+        return find_shard(self.describe_stream(stream), shard).next_offset
+
+    def offset_at(self, stream: str, shard: int, time: int | datetime) -> int:
+        """The first offset at or after a time: milliseconds since 1970, or a datetime with a time zone."""
+        return self._service.offset_at(stream_name(stream), shard, timestamp_ms(time))
+
+    # --- Keeping. ---
+
+    def stats(self, stream: str) -> StreamStats:
+        """Figures of a stream: records and bytes kept, appended in all, by shard."""
+        return self._service.stats(stream_name(stream))
+
+    def enforce_retention(self, stream: str | None = None) -> list[Trimmed]:
+        """Remove now what retention no longer keeps, of one stream or of all; it also runs by itself."""
+        return self._service.enforce_retention(None if stream is None else stream_name(stream))
+
+    def close(self) -> None:
+        """Give everything back. Producers are closed by whoever made them, before this."""
+        self._service.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Hub {self._description}>"
+
+
+def _fit_list(layout: Layout, records: object) -> pa.RecordBatch:
+    """A list of values, or of Records, as a batch."""
+    if isinstance(records, bytes | str | Mapping) or not isinstance(records, Sequence):
+        raise InvalidInput("records", type(records).__name__, "give a list of records, or Arrow columns")
+    if not records:
+        raise EmptyBatch("records", "0 records", "append at least one record")
+    now_ms = _now_ms()
+    values, keys, times, headers = [], [], [], []
+    for record in records:
+        is_record = isinstance(record, Record)
+        values.append(check_value(layout, record.value if is_record else record)[0])
+        keys.append(key_bytes(record.key) if is_record else None)
+        times.append(timestamp_ms(record.timestamp) if is_record else now_ms)
+        headers.append(check_headers(record.headers) if is_record else None)
+    return fit_records(layout, values, keys, times, headers if any(headers) else None)
+
+
+_Kind = TypeVar("_Kind", KeyHash, Compression)
+
+
+def _choice(field: str, value: object, kinds: type[_Kind]) -> _Kind:
+    try:
+        return kinds(value)
+    except ValueError as error:
+        raise InvalidInput(field, value, f"one of {', '.join(kind.value for kind in kinds)}") from error
+
+
+def _retention_ms(value: timedelta | float | None) -> int | None:
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise InvalidInput("retention", value, "seconds, or a timedelta, more than 0; None keeps for ever")
+    return max(1, int(value * 1000))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,328 @@
+"""Every error that Shoal raises on purpose: one tree, a leaf for each thing a caller can act on.
+
+An error carries its facts as fields, and its text names the field, the value and the remedy.
+`retriable` says whether the same call may succeed later without anyone changing it.
+This room holds no wire codes: each edge keeps one table of its own from leaves to codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from shoal.core.model import StreamInfo
+
+
+class ShoalError(Exception):
+    """The root. Catch it to catch everything that Shoal raises on purpose."""
+
+    retriable: ClassVar[bool] = False
+
+
+# --- What the caller asked for does not make sense. -------------------------------------------------
+
+
+class InvalidInput(ShoalError, ValueError):
+    """A value given by the caller is outside what the field takes; nothing was changed."""
+
+    def __init__(self, field: str, value: object, remedy: str) -> None:
+        super().__init__(f"{field}={_shown(value)}: {remedy}")
+        self.field, self.value, self.remedy = field, value, remedy
+
+
+class InvalidName(InvalidInput):
+    """A name of a project, stream, group or consumer that breaks the naming rule."""
+
+
+class InvalidUrl(InvalidInput):
+    """A hub URL that names no store we know, or one that is not complete."""
+
+
+class InvalidKey(InvalidInput, TypeError):
+    """A key that is neither bytes nor str."""
+
+
+class InvalidTimestamp(InvalidInput):
+    """A timestamp that is not a time between 1970 and 9999."""
+
+
+class EmptyBatch(InvalidInput):
+    """An append with no records in it."""
+
+
+class TooLarge(InvalidInput):
+    """A record or a batch over its limit."""
+
+    def __init__(self, field: str, *, size: int, limit: int, remedy: str) -> None:
+        super().__init__(field, f"{size} bytes", f"over the limit of {limit} bytes; {remedy}")
+        self.size, self.limit = size, limit
+
+
+class SchemaMismatch(InvalidInput):
+    """Data that does not fit the stream's columns; says which column and which type."""
+
+    def __init__(self, column: str, *, given: str, wanted: str) -> None:
+        super().__init__(column, given, f"the stream wants {wanted}")
+        self.column, self.given, self.wanted = column, given, wanted
+
+
+class MissingDriver(ShoalError, ImportError):
+    """A store whose driver is not installed."""
+
+    def __init__(self, *, scheme: str, package: str, extra: str) -> None:
+        super().__init__(
+            f"scheme={scheme!r}: the driver {package!r} is not installed; "
+            f"install it with: pip install 'shoal[{extra}]'"
+        )
+        self.scheme, self.package, self.extra = scheme, package, extra
+
+
+# --- What the caller named is not there, or is there already. ---------------------------------------
+
+
+class NotFound(ShoalError, LookupError):
+    """Something named by the caller does not exist."""
+
+
+class UnknownProject(NotFound):
+    def __init__(self, project: str) -> None:
+        super().__init__(
+            f"project={project!r}: there is no such project; creating a stream 'project/stream' makes it"
+        )
+        self.project = project
+
+
+class UnknownStream(NotFound):
+    def __init__(self, stream: str) -> None:
+        super().__init__(
+            f"stream={stream!r}: there is no such stream; create it with create_stream() "
+            f"or 'shoal stream create {stream}'"
+        )
+        self.stream = stream
+
+
+class UnknownShard(NotFound):
+    def __init__(self, *, stream: str, shard: object, shards: int) -> None:
+        super().__init__(f"shard={shard!r}: stream {stream!r} has shards 0 to {shards - 1}")
+        self.stream, self.shard, self.shards = stream, shard, shards
+
+
+class StreamExists(ShoalError):
+    def __init__(self, stream: str) -> None:
+        super().__init__(f"stream={stream!r}: there is one of this name already; choose another or delete it")
+        self.stream = stream
+
+
+class ProjectNotEmpty(ShoalError):
+    def __init__(self, project: str, streams: int) -> None:
+        super().__init__(f"project={project!r}: it still holds {streams} streams; delete those first")
+        self.project, self.streams = project, streams
+
+
+# --- Shards and offsets. ----------------------------------------------------------------------------
+
+
+class ShardClosed(ShoalError):
+    """The shard was closed by a split or merge: the append was not stored there, and never will be.
+
+    Carries the stream's new map, and the last sequence that the closed shard accepted from this
+    producer (-1 if none), so that a producer knows what is settled before it moves on.
+    """
+
+    def __init__(self, *, stream: StreamInfo, shard: int, last_sequence: int = -1) -> None:
+        children = [info.id for info in stream.shards if shard in info.parents]
+        super().__init__(
+            f"shard={shard}: closed, stream {stream.name!r} continues in shards {children}; "
+            "send by the new map in .stream"
+        )
+        self.stream, self.shard, self.last_sequence = stream, shard, last_sequence
+
+
+class ShardChangeRefused(InvalidInput):
+    """A split or merge that the ring does not allow."""
+
+
+class OffsetExpired(ShoalError):
+    """The offset lies below the first one that retention has kept."""
+
+    def __init__(self, *, stream: str, shard: int, offset: int, first_offset: int) -> None:
+        super().__init__(
+            f"offset={offset}: shard {shard} of {stream!r} keeps records from offset {first_offset} on; "
+            "continue there if skipping what expired is what you want"
+        )
+        self.stream, self.shard, self.offset, self.first_offset = stream, shard, offset, first_offset
+
+
+class OffsetOutOfRange(ShoalError):
+    """The offset lies past the end of the shard, or is no offset at all."""
+
+    def __init__(self, *, stream: str, shard: int, offset: int, next_offset: int) -> None:
+        super().__init__(
+            f"offset={offset}: shard {shard} of {stream!r} ends at offset {next_offset}; "
+            f"ask for an offset from 0 to {next_offset}"
+        )
+        self.stream, self.shard, self.offset, self.next_offset = stream, shard, offset, next_offset
+
+
+# --- Producers. -------------------------------------------------------------------------------------
+
+
+class ProducerFenced(ShoalError):
+    """A newer epoch of the same producer has written; whoever shows an older one is fenced."""
+
+    def __init__(self, *, producer: str, held: int, current: int) -> None:
+        super().__init__(f"producer {producer!r}: epoch {held} is fenced, the log has seen {current}")
+        self.producer, self.held, self.current = producer, held, current
+
+
+class OutOfSequence(ShoalError):
+    """A numbered batch that is neither the next one nor one that is still remembered."""
+
+    def __init__(self, *, producer: str, shard: int, sequence: int, expected: int) -> None:
+        super().__init__(
+            f"producer {producer!r}, shard {shard}: sequence={sequence}, but the next one is {expected}; "
+            "raise the producer's epoch to begin anew"
+        )
+        self.producer, self.shard, self.sequence, self.expected = producer, shard, sequence, expected
+
+
+class BufferFull(ShoalError):
+    """The producer's memory limit was reached and nothing drained within the time allowed."""
+
+    retriable = True
+
+    def __init__(self, *, buffered: int, limit: int, waited_s: float) -> None:
+        super().__init__(
+            f"buffer_bytes_max={limit}: {buffered} bytes wait to be stored and none were within {waited_s:g} s; "
+            "send slower, raise buffer_bytes_max, or look at why the store is slow"
+        )
+        self.buffered, self.limit, self.waited_s = buffered, limit, waited_s
+
+
+class DeliveryTimeout(ShoalError):
+    """A batch was given up after `delivery_timeout`; whether it was stored is not known.
+
+    `__cause__` is the store's last answer.
+    """
+
+    def __init__(self, *, shard: int, records: int, waited_s: float, last: str) -> None:
+        super().__init__(
+            f"shard {shard}: {records} records not confirmed within delivery_timeout={waited_s:g} s; last: {last}"
+        )
+        self.shard, self.records, self.waited_s, self.last = shard, records, waited_s, last
+
+
+class ProducerClosed(ShoalError):
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the producer is closed: {why}; make a new one with hub.producer()")
+        self.why = why
+
+
+# --- The store. -------------------------------------------------------------------------------------
+
+
+class StoreError(ShoalError):
+    """The database behind the hub refused or failed."""
+
+
+class StoreUnavailable(StoreError):
+    """The database cannot be reached, or went away; what was not acknowledged may or may not be stored."""
+
+    retriable = True
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"the store cannot be reached: {detail}")
+        self.detail = detail
+
+
+class StoreBusy(StoreError):
+    """Others held the database's lock for longer than we wait; nothing was changed."""
+
+    retriable = True
+
+    def __init__(self, detail: str, waited_s: float) -> None:
+        super().__init__(f"the store stayed locked for {waited_s:g} s: {detail}")
+        self.detail, self.waited_s = detail, waited_s
+
+
+class StoreFull(StoreError):
+    """The disk is full; nothing was changed, and what was acknowledged stays readable."""
+
+    retriable = True
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"the store's disk is full: {detail}; free some room, or shorten the retention")
+        self.detail = detail
+
+
+class StoreReadOnly(StoreError):
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"the store cannot be written: {detail}; check the file's and folder's permissions")
+        self.detail = detail
+
+
+class StoreCorrupt(StoreError):
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"the store is damaged: {detail}; restore it from a backup")
+        self.detail = detail
+
+
+class NotAShoalStore(StoreError):
+    def __init__(self, where: str, detail: str) -> None:
+        super().__init__(f"{where}: {detail}; point the hub at a new or a Shoal database")
+        self.where, self.detail = where, detail
+
+
+class StoreTooNew(StoreError):
+    """The database was written by a newer Shoal."""
+
+    def __init__(self, *, where: str, found: int, known: int) -> None:
+        super().__init__(
+            f"{where}: schema version {found} is newer than this Shoal knows ({known}); upgrade Shoal"
+        )
+        self.where, self.found, self.known = where, found, known
+
+
+class StoreNotDurable(StoreError):
+    """The database's settings would lose acknowledged records at a power cut."""
+
+    def __init__(self, *, where: str, setting: str, found: str, wanted: str) -> None:
+        super().__init__(
+            f"{where}: {setting}={found!r} would lose acknowledged records; set it to {wanted}, "
+            "or connect with durable=False if that is acceptable"
+        )
+        self.where, self.setting, self.found, self.wanted = where, setting, found, wanted
+
+
+class StoreRefused(StoreError):
+    """The database does not let us in, or has no database of that name."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"the store refused: {detail}; check user, password and database in the URL")
+        self.detail = detail
+
+
+class StoreFailure(StoreError):
+    """The database answered with an error that Shoal has no better name for."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"the store failed: {detail}")
+        self.detail = detail
+
+
+class HubClosed(ShoalError):
+    def __init__(self) -> None:
+        super().__init__("the hub is closed; connect again with shoal.connect()")
+
+
+def leaves(root: type[ShoalError] = ShoalError) -> set[type[ShoalError]]:
+    """All errors that no other error derives from: what an edge's table must cover."""
+    children: Sequence[type[ShoalError]] = root.__subclasses__()
+    if not children:
+        return {root}
+    return set().union(*(leaves(child) for child in children))
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:197]}..."

@@ -1,0 +1,56 @@
+"""Every bound in Shoal, each with its reason. A limit that is not here is a limit that is missing."""
+
+from __future__ import annotations
+
+from typing import Final
+
+NAME_LENGTH_MAX: Final = 128
+"""Long enough for any convention, short enough for an indexed column in every database."""
+
+SHARDS_MAX: Final = 4096
+"""Open shards of one stream. A map of this size still fits one answer, and a group can still balance it."""
+
+RECORD_BYTES_MAX: Final = 4_000_000
+"""One record: key, value and headers. What is larger belongs in an object store, with its address here."""
+
+BATCH_BYTES_MAX: Final = 8_000_000
+"""One stored batch, uncompressed. MariaDB's default packet is 16 MiB and escaping may double a byte."""
+
+BATCH_RECORDS_MAX: Final = 1_000_000
+"""One stored batch. Offsets within a batch stay small numbers, and one read stays bounded."""
+
+HEADERS_MAX: Final = 64
+"""Headers of one record: they are for tracing and types, not a second value."""
+
+TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999: what datetime, Spark and every database can still hold."""
+
+READ_BYTES_DEFAULT: Final = 8_000_000
+"""One read, uncompressed: about one full batch, large enough that the cost per call disappears."""
+
+READ_RECORDS_DEFAULT: Final = 1_000_000
+"""One read. The byte limit is what normally ends a read."""
+
+READ_BATCHES_MAX: Final = 1024
+"""Stored batches looked at by one read: bounds the work when someone appended one record at a time."""
+
+READ_WAIT_S_MAX: Final = 3600.0
+"""A read that waits longer is a mistake in units."""
+
+PRODUCER_WINDOW: Final = 8
+"""Batches of one producer and shard whose offsets are remembered, to answer a repeat."""
+
+COMMIT_REQUESTS_MAX: Final = 256
+"""Appends that share one commit: bounds how long the first of them waits for the last."""
+
+COMMIT_BYTES_MAX: Final = 32_000_000
+"""Payload that shares one commit, for the same reason."""
+
+STORE_LOCK_WAIT_S: Final = 15.0
+"""How long a write waits for other writers before it says StoreBusy."""
+
+RETENTION_BATCHES_PER_STEP: Final = 512
+"""Batches removed in one transaction: retention must not hold the write lock for long."""
+
+PRODUCER_STATE_KEPT_MS: Final = 7 * 24 * 3600 * 1000
+"""How long a silent producer's numbering is remembered."""

@@ -1,0 +1,98 @@
+"""What one read returns: which stored batches, and where they are trimmed. Decides; fetches nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shoal.core.errors import InvalidInput, OffsetExpired, OffsetOutOfRange
+from shoal.core.limits import READ_BYTES_DEFAULT, READ_RECORDS_DEFAULT, READ_WAIT_S_MAX
+from shoal.core.model import Shard, StreamName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLimits:
+    """How much one read may return, and how long it waits if there is nothing."""
+
+    max_records: int = READ_RECORDS_DEFAULT
+    max_bytes: int = READ_BYTES_DEFAULT
+    """Uncompressed. At least one record is returned, however large, so that a reader never stalls."""
+    wait_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field, value in (("max_records", self.max_records), ("max_bytes", self.max_bytes)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InvalidInput(field, value, "a read returns at least 1")
+        if not 0 <= self.wait_s <= READ_WAIT_S_MAX:
+            raise InvalidInput("wait", self.wait_s, f"seconds from 0 to {READ_WAIT_S_MAX:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchMeta:
+    """A stored batch without its payload."""
+
+    base_offset: int
+    records: int
+    raw_bytes: int
+    stored_bytes: int
+    appended_ms: int
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.records
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPlan:
+    """Fetch the batches with `first_base <= base_offset <= last_base` and keep `[offset, end)` of them."""
+
+    first_base: int
+    last_base: int
+    offset: int
+    end: int
+
+
+def check_offset(stream: StreamName, shard: Shard, offset: object) -> int:
+    """An offset that can be read from: kept, and not past the end."""
+    if isinstance(offset, bool) or not isinstance(offset, int):
+        raise InvalidInput("offset", offset, "an offset is an int from 0 on")
+    if not 0 <= offset <= shard.next_offset:
+        raise OffsetOutOfRange(
+            stream=str(stream), shard=shard.id, offset=offset, next_offset=shard.next_offset
+        )
+    if offset < shard.first_offset:
+        raise OffsetExpired(
+            stream=str(stream), shard=shard.id, offset=offset, first_offset=shard.first_offset
+        )
+    return offset
+
+
+def plan_read(metas: Sequence[BatchMeta], offset: int, limits: ReadLimits) -> ReadPlan | None:
+    """Choose whole batches from `metas` (the one that holds `offset` first) until a limit is reached.
+
+    The record limit trims the last batch. The byte limit ends between batches where it can; inside a
+    single batch over the limit it trims by the batch's average record, at least one record.
+    """
+    first_base: int | None = None
+    last_base = end = offset
+    records = size = 0
+    for meta in metas:
+        if meta.next_offset <= offset:
+            continue
+        begin = max(offset, meta.base_offset)
+        count = meta.next_offset - begin
+        weight = meta.raw_bytes * count // meta.records
+        if first_base is not None and size + weight > limits.max_bytes:
+            break
+        if weight > limits.max_bytes:
+            count = max(1, limits.max_bytes * meta.records // meta.raw_bytes)
+        count = min(count, limits.max_records - records)
+        first_base = meta.base_offset if first_base is None else first_base
+        last_base, end = meta.base_offset, begin + count
+        records += count
+        size += weight
+        if records >= limits.max_records or size >= limits.max_bytes:
+            break
+    if first_base is None:
+        return None
+    return ReadPlan(first_base=first_base, last_base=last_base, offset=offset, end=end)

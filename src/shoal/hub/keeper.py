@@ -1,0 +1,39 @@
+"""Housekeeping by itself: retention, what deleted streams left, producers long silent. One thread, seldom awake."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from shoal.core.errors import HubClosed, ShoalError
+
+_log: Final = logging.getLogger("shoal.hub.keeper")
+
+
+class Keeper:
+    """Runs `work` every `interval_s` until stopped."""
+
+    def __init__(self, work: Callable[[], object], interval_s: float) -> None:
+        self._work = work
+        self._interval_s = interval_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="shoal-keeper", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let the thread end; bounded by one piece of work."""
+        self._stop.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(10)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval_s):
+            try:
+                self._work()
+            except HubClosed:
+                return
+            except ShoalError as error:
+                # The store may be away; the next round comes anyway, and nothing is lost by being late.
+                _log.warning("housekeeping: %s", error)

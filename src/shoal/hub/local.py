@@ -1,0 +1,278 @@
+"""A hub in this process: the calls of HubService over a store. Load, ask `core`, save; no rule of its own."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from shoal.core.appending import Offer
+from shoal.core.errors import EmptyBatch, ShardClosed, ShoalError, TooLarge, UnknownStream
+from shoal.core.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, PRODUCER_STATE_KEPT_MS
+from shoal.core.lineage import find_shard
+from shoal.core.model import (
+    Appended,
+    ProducerStamp,
+    StreamInfo,
+    StreamName,
+    StreamSettings,
+    StreamStats,
+    Trimmed,
+)
+from shoal.core.reading import ReadLimits
+from shoal.core.resharding import first_shards, merge, reshard, split
+from shoal.core.retention import plan_cuts
+from shoal.core.timeline import find_offset
+from shoal.hub.committer import Committer
+from shoal.hub.keeper import Keeper
+from shoal.ports import AppendAnswer, AppendRequest, ShardGone, ShardShut, Store, Submission
+from shoal.wire.batch import Batch
+from shoal.wire.fitting import check_row_sizes
+from shoal.wire.layout import Layout
+from shoal.wire.timestamps import batch_timestamps, top_timestamp
+
+KEEPER_INTERVAL_S: Final = 30.0
+
+
+class LocalHub:
+    """See HubService."""
+
+    def __init__(self, store: Store, *, keeper_interval_s: float = KEEPER_INTERVAL_S) -> None:
+        self._store = store
+        self._committer = Committer(store.append)
+        self._streams: dict[StreamName, StreamInfo] = {}
+        self._layouts: dict[int, Layout] = {}
+        self._keeper_interval_s = keeper_interval_s
+        self._keeper = Keeper(self._keep, keeper_interval_s)
+        self._keeper_pid = os.getpid()
+
+    # --- Streams and shards. ---
+
+    def create_stream(self, name: StreamName, settings: StreamSettings, shards: int) -> StreamInfo:
+        now_ms = _now_ms()
+        return self._store.create_stream(name, settings, first_shards(shards, now_ms), now_ms)
+
+    def describe_stream(self, name: StreamName) -> StreamInfo:
+        stream = self._store.load_stream(name)
+        self._streams[name] = stream
+        return stream
+
+    def list_streams(self, project: str | None) -> list[StreamInfo]:
+        return self._store.list_streams(project)
+
+    def list_projects(self) -> list[str]:
+        return self._store.list_projects()
+
+    def delete_project(self, project: str) -> None:
+        self._store.delete_project(project)
+
+    def delete_stream(self, name: StreamName) -> None:
+        self._store.delete_stream(name)
+        self._streams.pop(name, None)
+
+    def set_retention(
+        self, name: StreamName, retention_ms: int | None, retention_bytes: int | None
+    ) -> StreamInfo:
+        return self._store.change_settings(
+            name, lambda old: replace(old, retention_ms=retention_ms, retention_bytes=retention_bytes)
+        )
+
+    def split_shard(self, name: StreamName, shard: int, at: int | None) -> StreamInfo:
+        return self._store.change_shards(
+            name, lambda now: split(now.shards, find_shard(now, shard), at, _now_ms())
+        )
+
+    def merge_shards(self, name: StreamName, left: int, right: int | None) -> StreamInfo:
+        return self._store.change_shards(
+            name,
+            lambda now: merge(
+                now.shards,
+                find_shard(now, left),
+                None if right is None else find_shard(now, right),
+                _now_ms(),
+            ),
+        )
+
+    def reshard(self, name: StreamName, count: int) -> StreamInfo:
+        return self._store.change_shards(name, lambda now: reshard(now.shards, count, _now_ms()))
+
+    # --- Records. ---
+
+    def append(self, stream: StreamInfo, batches: Sequence[Submission]) -> list[Appended | ShoalError]:
+        """See HubService. Encoding happens here, in the caller's thread; only the commit is shared."""
+        requests = [self._request(stream, submission) for submission in batches]
+        answers = self._committer.append(requests)
+        self._store.signal.ring(
+            [
+                (request.stream_id, request.shard, answer.next_offset)
+                for request, answer in zip(requests, answers, strict=True)
+                if isinstance(answer, Appended)
+            ]
+        )
+        return [
+            self._named_answer(stream, request, answer)
+            for request, answer in zip(requests, answers, strict=True)
+        ]
+
+    def read(self, name: StreamName, shard: int, offset: int, limits: ReadLimits) -> Batch:
+        """See HubService."""
+        deadline = time.monotonic() + limits.wait_s
+        stream = self._stream(name, shard)
+        while True:
+            try:
+                fetched = self._store.fetch(name, stream.id, find_shard(stream, shard).id, offset, limits)
+            except UnknownStream:
+                # It was deleted, or deleted and made again, since we looked: look again, once.
+                fresh = self.describe_stream(name)
+                if fresh.id == stream.id:
+                    raise
+                stream = fresh
+                continue
+            left_s = deadline - time.monotonic()
+            if fetched.batches or not fetched.shard.is_open or left_s <= 0:
+                break
+            self._store.signal.wait(stream.id, fetched.shard.id, offset, left_s)
+        layout = self._layout(stream)
+        chunks = []
+        for stored in fetched.batches:
+            chunk = layout.decode(stored.layout, stored.payload)
+            low = max(0, offset - stored.base_offset)
+            high = min(stored.records, fetched.end - stored.base_offset)
+            chunks.append(chunk if high - low == chunk.num_rows else chunk.slice(low, high - low))
+        return Batch(
+            stream=str(name),
+            shard=shard,
+            first_offset=offset,
+            chunks=chunks,
+            layout=layout,
+            end_of_shard=not fetched.shard.is_open and fetched.end == fetched.shard.next_offset,
+        )
+
+    def offset_at(self, name: StreamName, shard: int, timestamp_ms: int) -> int:
+        """See HubService."""
+        stream = self.describe_stream(name)
+        found = find_shard(stream, shard)
+
+        def timestamps(base_offset: int) -> Sequence[int]:
+            limits = ReadLimits(max_bytes=BATCH_BYTES_MAX * 2)
+            fetched = self._store.fetch(name, stream.id, found.id, base_offset, limits)
+            first = fetched.batches[0]
+            return batch_timestamps(self._layout(stream).decode(first.layout, first.payload))
+
+        return find_offset(
+            found,
+            timestamp_ms * 1000,
+            lambda offset: self._store.batch_at(stream.id, found.id, offset),
+            timestamps,
+        )
+
+    # --- Keeping. ---
+
+    def stats(self, name: StreamName) -> StreamStats:
+        return self._store.stats(self.describe_stream(name))
+
+    def enforce_retention(self, name: StreamName | None) -> list[Trimmed]:
+        """See HubService. Works in bounded transactions until nothing more is due."""
+        streams = [self.describe_stream(name)] if name is not None else self._store.list_streams(None)
+        trimmed = []
+        for stream in streams:
+            settings = stream.settings
+            if settings.retention_ms is None and settings.retention_bytes is None:
+                continue
+            now_ms = _now_ms()
+            while cuts := self._store.trim(
+                stream, lambda fronts, size, kept=settings, now=now_ms: plan_cuts(fronts, size, kept, now)
+            ):
+                trimmed += [
+                    Trimmed(
+                        stream=stream.full_name,
+                        shard=shard,
+                        first_offset=cut.first_offset,
+                        records=cut.records,
+                        bytes=cut.bytes,
+                    )
+                    for shard, cut in cuts.items()
+                ]
+        return trimmed
+
+    def close(self) -> None:
+        """See HubService."""
+        if self._keeper_pid == os.getpid():
+            self._keeper.stop()
+        self._store.close()
+
+    def _keep(self) -> None:
+        self.enforce_retention(None)
+        while self._store.sweep():
+            pass
+        self._store.forget_producers(_now_ms() - PRODUCER_STATE_KEPT_MS)
+
+    def _stream(self, name: StreamName, shard: int) -> StreamInfo:
+        """The stream as last seen, if that view has the shard; otherwise as of now."""
+        seen = self._streams.get(name)
+        if seen is not None and isinstance(shard, int) and 0 <= shard < len(seen.shards):
+            return seen
+        return self.describe_stream(name)
+
+    def _layout(self, stream: StreamInfo) -> Layout:
+        layout = self._layouts.get(stream.id)
+        if layout is None:
+            layout = self._layouts[stream.id] = Layout(stream.settings.schema)
+        return layout
+
+    def _request(self, stream: StreamInfo, submission: Submission) -> AppendRequest:
+        batch = submission.batch
+        if batch.num_rows == 0:
+            raise EmptyBatch("batch", "0 records", "append at least one record")
+        raw_bytes = batch.nbytes
+        if raw_bytes > BATCH_BYTES_MAX:
+            raise TooLarge(
+                "batch",
+                size=raw_bytes,
+                limit=BATCH_BYTES_MAX,
+                remedy="cut it; a producer does this by itself",
+            )
+        if batch.num_rows > BATCH_RECORDS_MAX:
+            raise TooLarge(
+                "batch", size=batch.num_rows, limit=BATCH_RECORDS_MAX, remedy="append fewer records"
+            )
+        check_row_sizes(batch)
+        number, payload = self._layout(stream).encode(batch, stream.settings.compression)
+        stamp = None
+        if submission.producer is not None:
+            stamp = ProducerStamp(
+                producer=submission.producer, epoch=submission.epoch, sequence=submission.sequence
+            )
+        return AppendRequest(
+            stream_id=stream.id,
+            shard=find_shard(stream, submission.shard).id,
+            offer=Offer(
+                records=batch.num_rows,
+                stored_bytes=len(payload),
+                top_timestamp_us=top_timestamp(batch),
+                stamp=stamp,
+            ),
+            layout=number,
+            raw_bytes=raw_bytes,
+            payload=payload,
+        )
+
+    def _named_answer(
+        self, stream: StreamInfo, request: AppendRequest, answer: AppendAnswer
+    ) -> Appended | ShoalError:
+        match answer:
+            case ShardGone():
+                return UnknownStream(str(stream.full_name))
+            case ShardShut(last_sequence=last_sequence):
+                now = self._store.load_stream_by_id(stream.id)
+                if now is None:
+                    return UnknownStream(str(stream.full_name))
+                return ShardClosed(stream=now, shard=request.shard, last_sequence=last_sequence)
+            case _:
+                return answer
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

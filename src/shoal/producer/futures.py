@@ -1,0 +1,136 @@
+"""What `send` and `send_batch` return. Light: a record's future is a batch and an index."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from shoal.core.errors import ShoalError
+from shoal.core.model import Appended, Position
+from shoal.producer.pending import PendingColumns, PendingRecords
+
+_log: Final = logging.getLogger("shoal.producer")
+
+
+class SendFuture:
+    """One record on its way. `result()` waits until it is durable and says where it is."""
+
+    __slots__ = ("_batch", "_index")
+
+    def __init__(self, batch: PendingRecords, index: int) -> None:
+        self._batch = batch
+        self._index = index
+
+    def done(self) -> bool:
+        """True if `result()` would not wait."""
+        return self._current().settled.is_set()
+
+    def result(self, timeout: float | None = None) -> Position:
+        """Where the record was stored, or the error it failed with."""
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        appended = self._batch.appended
+        assert appended is not None
+        return Position(appended.shard, appended.first_offset + self._index)
+
+    def exception(self, timeout: float | None = None) -> ShoalError | None:
+        """The error it failed with, or None if it was stored."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            batch = self._current()
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not batch.settled.wait(left_s):
+                raise TimeoutError(f"not stored within {timeout} s; it is still being tried")
+            if batch.moved is None:
+                batch.is_seen = True
+                return batch.error
+
+    def add_done_callback(self, callback: Callable[[SendFuture], object]) -> None:
+        """Call back when it is settled, in the sender's thread, or at once if it is."""
+        batch = self._current()
+        batch.callbacks.append(lambda: callback(self) if self.done() else self.add_done_callback(callback))
+        if batch.settled.is_set():
+            _run_callbacks(batch)
+
+    def _current(self) -> PendingRecords:
+        """The batch it is in now, following it through closed shards."""
+        while self._batch.settled.is_set() and self._batch.moved is not None:
+            self._batch, self._index = self._batch.moved[self._index]
+        return self._batch
+
+
+class BatchFuture:
+    """All pieces of one `send_batch`. `result()` waits until every one is durable."""
+
+    __slots__ = ("_pieces", "records")
+
+    def __init__(self, pieces: list[PendingColumns]) -> None:
+        self._pieces = pieces
+        self.records = sum(len(piece) for piece in pieces)
+
+    def done(self) -> bool:
+        """True if `result()` would not wait."""
+        return all(piece.settled.is_set() for piece in self._settled_pieces())
+
+    def result(self, timeout: float | None = None) -> list[Appended]:
+        """Where the pieces were stored, or the first error that one of them failed with.
+
+        After an error, `stored()` tells which pieces are in the log all the same.
+        """
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        return self.stored()
+
+    def exception(self, timeout: float | None = None) -> ShoalError | None:
+        """The first error of a piece, or None if all were stored."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            pieces = self._settled_pieces()
+            waiting = next((piece for piece in pieces if not piece.settled.is_set()), None)
+            if waiting is None:
+                break
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not waiting.settled.wait(left_s):
+                raise TimeoutError(f"not stored within {timeout} s; it is still being tried")
+        for piece in pieces:
+            piece.is_seen = True
+        return next((piece.error for piece in pieces if piece.error is not None), None)
+
+    def stored(self) -> list[Appended]:
+        """The pieces that are stored by now."""
+        return [piece.appended for piece in self._settled_pieces() if piece.appended is not None]
+
+    def _settled_pieces(self) -> list[PendingColumns]:
+        """The pieces as they are now, following them through closed shards."""
+        found: list[PendingColumns] = []
+        waiting = list(reversed(self._pieces))
+        while waiting:
+            piece = waiting.pop()
+            if piece.settled.is_set() and piece.parts is not None:
+                waiting.extend(reversed(piece.parts))
+            else:
+                found.append(piece)
+        return found
+
+
+def settle(batch: PendingRecords | PendingColumns) -> None:
+    """Publish an outcome that has been written."""
+    batch.settled.set()
+    _run_callbacks(batch)
+
+
+def _run_callbacks(batch: PendingRecords | PendingColumns) -> None:
+    """Each callback once, whoever comes first. They are user code: one that raises is reported, not followed."""
+    while True:
+        try:
+            callback = batch.callbacks.pop(0)
+        except IndexError:
+            return
+        try:
+            callback()
+        except Exception:
+            _log.exception("a callback of a future raised")

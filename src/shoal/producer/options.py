@@ -1,0 +1,43 @@
+"""Settings of a producer, checked when they are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from shoal.core.errors import InvalidInput
+from shoal.core.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerOptions:
+    """How a producer gathers, waits and gives up."""
+
+    linger_s: float = 0.005
+    """How long a record may wait for company. 5 ms is not felt, and makes batches of a busy sender large."""
+    batch_bytes: int = 2_000_000
+    """A batch of `send` is sent when it reaches this size: larger ones compress no better."""
+    batch_records: int = 100_000
+    """Or this many records."""
+    buffer_bytes_max: int = 64_000_000
+    """Bytes that wait to be stored. Over this, `send` blocks: a slow store must not eat the memory."""
+    send_timeout_s: float = 60.0
+    """How long `send` blocks before it raises BufferFull."""
+    delivery_timeout_s: float = 120.0
+    """How long a batch is tried, counted from its first attempt, before its futures fail."""
+    retry_first_s: float = 0.02
+    """The wait after a first failure; it doubles from try to try."""
+    retry_most_s: float = 1.0
+    """The longest wait between two tries: a store that is back is noticed within this."""
+    close_timeout_s: float = 30.0
+    """How long `close`, and the end of the program, wait for what is buffered."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+                raise InvalidInput(field.name, value, "a number from 0 on")
+        for name, most in (("batch_bytes", BATCH_BYTES_MAX // 2), ("batch_records", BATCH_RECORDS_MAX)):
+            if not 1 <= getattr(self, name) <= most:
+                raise InvalidInput(name, getattr(self, name), f"from 1 to {most}")
+        if self.buffer_bytes_max < self.batch_bytes:
+            raise InvalidInput("buffer_bytes_max", self.buffer_bytes_max, "at least batch_bytes")

@@ -1,0 +1,99 @@
+"""Batches on their way: gathered from single records, or given as columns. Data; no thread, no sending.
+
+A pending batch is settled once: stored, failed, or moved into others when its shard was closed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from shoal.core.errors import ShoalError
+from shoal.core.model import Appended, ShardId
+
+
+class Settling:
+    """What all pending batches share: the outcome.
+
+    Writer: the sender, once, before `settled` is set. Readers: whoever holds a future.
+    """
+
+    __slots__ = ("appended", "callbacks", "error", "is_seen", "settled", "shard", "size")
+
+    def __init__(self, shard: ShardId) -> None:
+        self.shard = shard
+        self.size = 0
+        self.settled = threading.Event()
+        self.appended: Appended | None = None
+        self.error: ShoalError | None = None
+        self.is_seen = False
+        """Someone has looked at the outcome through a future."""
+        self.callbacks: list[Callable[[], None]] = []
+
+
+class PendingRecords(Settling):
+    """Records that came through `send`. Writer until it is taken: senders, under the producer's lock."""
+
+    __slots__ = ("born_s", "headers", "is_sealed", "keys", "moved", "places", "timestamps", "values")
+
+    def __init__(self, shard: ShardId, born_s: float) -> None:
+        super().__init__(shard)
+        self.born_s = born_s
+        self.is_sealed = False
+        self.values: list[Any] = []
+        self.keys: list[bytes | None] = []
+        self.timestamps: list[int] = []
+        self.headers: list[Mapping[str, bytes] | None] | None = None
+        self.places: dict[int, int] | None = None
+        """Explicit hash keys by index: needed again if the shard is closed."""
+        self.moved: list[tuple[PendingRecords, int]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def add(
+        self,
+        value: Any,
+        key: bytes | None,
+        timestamp: int,
+        headers: Mapping[str, bytes] | None,
+        place: int | None,
+        size: int,
+    ) -> int:
+        """Add one record and return its index."""
+        index = len(self.values)
+        self.values.append(value)
+        self.keys.append(key)
+        self.timestamps.append(timestamp)
+        if headers is not None and self.headers is None:
+            self.headers = [None] * index
+        if self.headers is not None:
+            self.headers.append(headers)
+        if place is not None:
+            self.places = self.places or {}
+            self.places[index] = place
+        self.size += size
+        return index
+
+
+class PendingColumns(Settling):
+    """A piece of a `send_batch`, in stored layout. Never added to, so it is ready at once."""
+
+    __slots__ = ("batch", "parts")
+
+    def __init__(self, shard: ShardId, batch: pa.RecordBatch) -> None:
+        super().__init__(shard)
+        self.batch = batch
+        self.size = batch.nbytes
+        self.parts: list[PendingColumns] | None = None
+        """Where it went when its shard was closed."""
+
+    def __len__(self) -> int:
+        rows: int = self.batch.num_rows
+        return rows
+
+
+Pending = PendingRecords | PendingColumns

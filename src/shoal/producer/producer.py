@@ -1,0 +1,240 @@
+"""The producer that users hold: checks a record, finds its shard, puts it in the queue, returns a future.
+
+Invariant: records of one key that come from one thread are stored in the order of their `send` calls, through
+retries, splits and merges, each once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import random
+import time
+import uuid
+import weakref
+from collections.abc import Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from shoal.core.errors import BufferFull, EmptyBatch, ProducerClosed, ShoalError
+from shoal.core.model import KeyHash, StreamInfo
+from shoal.core.ring import LOGICAL_PARTITIONS, PARTITION_SIZE, checked_hash, key_bytes, place
+from shoal.core.routing import ShardMap
+from shoal.ports import HubService
+from shoal.producer.futures import BatchFuture, SendFuture
+from shoal.producer.options import ProducerOptions
+from shoal.producer.queues import Queues
+from shoal.producer.sender import Sender
+from shoal.wire.fitting import check_headers, check_row_sizes, check_size, check_value, fit_columns
+from shoal.wire.layout import Layout
+from shoal.wire.timestamps import timestamp_ms
+
+
+class Producer:
+    """Sends records to one stream. Safe to use from many threads; closed by `with` or `close()`."""
+
+    def __init__(
+        self, service: HubService, stream: StreamInfo, options: ProducerOptions | None = None
+    ) -> None:
+        self.options = options or ProducerOptions()
+        self.stream = str(stream.full_name)
+        self._pid = os.getpid()
+        self._how: KeyHash = stream.settings.hash
+        self._layout = Layout(stream.settings.schema)
+        self._queues = Queues(ShardMap.of(stream), self._how, self.options)
+        self._sender = Sender(
+            service, stream, self._queues, self.options, f"~{uuid.uuid4().hex}", self._new_unkeyed_place
+        )
+        self._changed = self._sender.changed
+        self._closed: str | None = None
+        self._unkeyed_place = self._new_unkeyed_place()
+        self._unkeyed_until = 0
+        self._sender.thread.start()
+        _LIVE.add(self)
+
+    def send(
+        self,
+        value: bytes | str | Mapping[str, Any] | None,
+        key: bytes | str | None = None,
+        *,
+        timestamp: int | datetime | None = None,
+        headers: Mapping[str, bytes | str] | None = None,
+        hash_key: int | str | None = None,
+    ) -> SendFuture:
+        """Send one record: bytes or text, or a dict for a typed stream.
+
+        Records of one key stay in order. `hash_key` places the record on the ring by hand. Blocks while the
+        buffer is full. The future's `result()` is the shard and the offset.
+        """
+        self._check_process()
+        if type(value) is bytes and not self._layout.is_typed:
+            size = check_size(len(value))
+        else:
+            value, size = check_value(self._layout, value)
+        binary_key = key if key is None or type(key) is bytes else key_bytes(key)
+        stamp = time.time_ns() // 1_000_000 if timestamp is None else timestamp_ms(timestamp)
+        kept_headers = check_headers(headers) if headers else None
+        explicit = None if hash_key is None else checked_hash(hash_key)
+        size += _RECORD_OVERHEAD + (len(binary_key) if binary_key else 0)
+        if kept_headers:
+            size += sum(len(name) + len(text) for name, text in kept_headers.items())
+            check_size(size)
+        where = explicit
+        if where is None and binary_key is not None:
+            where = place(binary_key, self._how)
+        with self._changed:
+            self._admit(size)
+            if where is None:
+                where = self._place_unkeyed(size)
+            shard = self._queues.shards.shard_at(where)
+            had_work = bool(self._queues)
+            batch = self._queues.open_batch(shard, time.monotonic())
+            index = batch.add(value, binary_key, stamp, kept_headers, explicit, size)
+            self._queues.bytes += size
+            # The sender sleeps until the first batch's linger is over; it must know of a first record,
+            # and of a batch that is full before its time.
+            if not had_work or index == 0 or batch.size >= self.options.batch_bytes:
+                self._changed.notify_all()
+        return SendFuture(batch, index)
+
+    def send_batch(self, table: pa.Table | pa.RecordBatch, *, key_column: str | None = None) -> BatchFuture:
+        """Send a table at once, routed by its key column: `key_column`, or `key` if there is one.
+
+        Columns are the stream's own (`value`, or its typed columns), and optionally `key`, `timestamp` and
+        `headers`. A table larger than a batch is cut.
+        """
+        self._check_process()
+        if isinstance(table, pa.Table | pa.RecordBatch) and table.num_rows == 0:
+            raise EmptyBatch("table", "0 rows", "send at least one record")
+        fitted = fit_columns(self._layout, table, key_column, time.time_ns() // 1_000_000)
+        check_row_sizes(fitted)
+        pieces = []
+        # In steps, so that a large table does not fill the buffer in one go, nor wait for all of it.
+        step = max(1, min(fitted.num_rows, _STEP_BYTES * fitted.num_rows // max(1, fitted.nbytes)))
+        for start in range(0, fitted.num_rows, step):
+            part = fitted.slice(start, step) if step < fitted.num_rows else fitted
+            while True:
+                shards = self._queues.shards
+                cut = list(self._queues.cut(part, self._new_unkeyed_place()))
+                with self._changed:
+                    self._admit(sum(piece.size for piece in cut))
+                    if self._queues.shards is not shards:
+                        continue  # The map changed while we cut by the old one: cut again.
+                    self._queues.add_columns(cut)
+                    self._changed.notify_all()
+                pieces += cut
+                break
+        return BatchFuture(pieces)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything sent so far is settled; raise an error that no future has shown yet."""
+        self._check_process()
+        limit_s = self.options.delivery_timeout_s * 2 if timeout is None else timeout
+        deadline = time.monotonic() + limit_s
+        with self._changed:
+            self._check_usable()
+            self._sender.flushing += 1
+            self._changed.notify_all()
+            try:
+                while self._queues and self._sender.thread.is_alive():
+                    left_s = deadline - time.monotonic()
+                    if left_s <= 0:
+                        raise TimeoutError(f"{self._queues.bytes} bytes are not stored after {limit_s:g} s")
+                    self._changed.wait(left_s)
+            finally:
+                self._sender.flushing -= 1
+            self._raise_unseen()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Send what is buffered, stop, and raise an error that no future has shown yet. Twice is once."""
+        if self._closed is not None or self._pid != os.getpid():
+            return
+        try:
+            self.flush(self.options.close_timeout_s if timeout is None else timeout)
+        finally:
+            with self._changed:
+                self._closed = "close() was called"
+                self._sender.is_stopping = True
+                self._changed.notify_all()
+            _LIVE.discard(self)
+        self._sender.thread.join(self.options.close_timeout_s)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes that wait to be stored."""
+        return self._queues.bytes
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _admit(self, size: int) -> None:
+        """Under the lock: refuse if closed, block while the buffer is full."""
+        self._check_usable()
+        limit = self.options.buffer_bytes_max
+        if self._queues.bytes + size <= limit or not self._queues:
+            return
+        began_s = time.monotonic()
+        while self._queues.bytes + size > limit and self._queues:
+            left_s = began_s + self.options.send_timeout_s - time.monotonic()
+            if left_s <= 0:
+                raise BufferFull(
+                    buffered=self._queues.bytes, limit=limit, waited_s=self.options.send_timeout_s
+                )
+            self._changed.wait(left_s)
+            self._check_usable()
+
+    def _check_process(self) -> None:
+        """Before the lock: in a forked child a thread that is not there may hold it for ever."""
+        if self._pid != os.getpid():
+            raise ProducerClosed("it belongs to the process that made it, and this is a fork of it")
+
+    def _check_usable(self) -> None:
+        if self._closed is not None:
+            raise ProducerClosed(self._closed)
+        if self._sender.fatal is not None:
+            raise ProducerClosed(str(self._sender.fatal)) from self._sender.fatal
+
+    def _raise_unseen(self) -> None:
+        unseen = [batch for batch in self._sender.failed if not batch.is_seen]
+        self._sender.failed.clear()
+        error: ShoalError | None = unseen[0].error if unseen else None
+        if error is not None:
+            for batch in unseen:
+                batch.is_seen = True
+            raise error
+
+    def _place_unkeyed(self, size: int) -> int:
+        """Records without a key share a random logical partition for a batch, then another."""
+        self._unkeyed_until -= size
+        if self._unkeyed_until < 0:
+            self._unkeyed_place = self._new_unkeyed_place()
+            self._unkeyed_until = _UNKEYED_BYTES
+        return self._unkeyed_place
+
+    def _new_unkeyed_place(self) -> int:
+        return random.randrange(LOGICAL_PARTITIONS) * PARTITION_SIZE
+
+
+_RECORD_OVERHEAD = 64
+"""What a waiting record costs beside its bytes, about."""
+_UNKEYED_BYTES = 256_000
+_STEP_BYTES = 16_000_000
+
+_LIVE: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    """A program that just ends must not lose what it sent."""
+    for producer in list(_LIVE):
+        producer.close()
+
+
+atexit.register(_close_all)

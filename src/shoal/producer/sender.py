@@ -1,0 +1,191 @@
+"""Sends what is due, one call at a time, until told to stop. The only one who talks to the hub.
+
+One round: take the heads that are due; send them in one call, again and again while the failure is a passing
+one; write each outcome; if a shard was closed, take the new map and move what waited for it. Because a round is
+settled before the next begins, nothing is in flight when the map changes, and a retry repeats the same numbers.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from shoal.core.errors import DeliveryTimeout, OutOfSequence, ProducerFenced, ShardClosed, ShoalError
+from shoal.core.model import Appended, ShardId, StreamInfo
+from shoal.core.routing import ShardMap
+from shoal.ports import HubService, Submission
+from shoal.producer.futures import settle
+from shoal.producer.options import ProducerOptions
+from shoal.producer.pending import Pending, PendingRecords
+from shoal.producer.queues import Queues
+from shoal.wire.fitting import fit_records
+from shoal.wire.layout import Layout
+
+_log: Final = logging.getLogger("shoal.producer")
+
+
+class Sender:
+    """The sending thread of one producer.
+
+    `changed` is the producer's one lock; it guards the queues and every field that both threads touch.
+    """
+
+    def __init__(
+        self,
+        service: HubService,
+        stream: StreamInfo,
+        queues: Queues,
+        options: ProducerOptions,
+        producer: str,
+        unkeyed: Callable[[], int],
+    ) -> None:
+        self.changed = threading.Condition()
+        self.flushing = 0
+        """How many callers wait for everything to be sent."""
+        self.is_stopping = False
+        self.failed: list[Pending] = []
+        """Batches that failed and whose outcome nobody may have seen yet."""
+        self.fatal: ShoalError | None = None
+        self._service = service
+        self._stream = stream
+        self._layout = Layout(stream.settings.schema)
+        self._queues = queues
+        self._options = options
+        self._producer = producer
+        self._epoch = 0
+        self._sequences: dict[ShardId, int] = {}
+        self._unkeyed = unkeyed
+        self.thread = threading.Thread(target=self._run, name=f"shoal-sender-{stream.name}", daemon=True)
+
+    def _run(self) -> None:
+        while True:
+            with self.changed:
+                batches = self._take()
+            if batches is None:
+                return
+            try:
+                settled = self._round(batches)
+            except Exception as error:  # a thread's top: whatever it is, nobody may wait for ever
+                _log.exception("the sender of %s failed", self._stream.full_name)
+                failure = (
+                    error if isinstance(error, ShoalError) else ShoalError(f"the sender failed: {error!r}")
+                )
+                with self.changed:
+                    self._fail([batch for batch in batches if batch.appended is None], failure)
+                settled = batches
+            for batch in settled:
+                settle(batch)
+
+    def _take(self) -> list[Pending] | None:
+        """Wait until something is due. None means: stop."""
+        while True:
+            now_s = time.monotonic()
+            hurry = self.flushing > 0 or self.is_stopping
+            batches = self._queues.ready(now_s, everything=hurry)
+            if batches:
+                return batches
+            if self.is_stopping:
+                return None
+            self.changed.wait(self._queues.due_in_s(now_s))
+
+    def _round(self, batches: list[Pending]) -> list[Pending]:
+        """Send, and write the outcomes. Returns the batches whose outcome is ready to be published."""
+        submissions = [self._submission(batch) for batch in batches]
+        answers, attempts = self._send(batches, submissions)
+        with self.changed:
+            if isinstance(answers, ShoalError):
+                self._fail(batches, answers)
+                return batches
+            closed: ShardClosed | None = None
+            settled: list[Pending] = []
+            for batch, answer in zip(batches, answers, strict=True):
+                match answer:
+                    case Appended():
+                        self._sequences[batch.shard] = self._sequences.get(batch.shard, 0) + 1
+                        batch.appended = answer
+                        self._queues.remove(batch)
+                        settled.append(batch)
+                    case ShardClosed():
+                        if closed is None or answer.stream.version > closed.stream.version:
+                            closed = answer
+                    case OutOfSequence() if attempts == 1:
+                        # The log has forgotten us, as it may after days of silence. This was the first
+                        # attempt, so nothing of it is stored: begin anew under a new epoch.
+                        self._begin_anew()
+                    case _:
+                        self._fail([batch], answer)
+                        settled.append(batch)
+            if closed is not None:
+                settled += self._follow(closed.stream)
+            self.changed.notify_all()
+            return settled
+
+    def _send(
+        self, batches: list[Pending], submissions: list[Submission]
+    ) -> tuple[list[Appended | ShoalError] | ShoalError, int]:
+        """The answers, or the error that ended it; and how many attempts it took."""
+        began_s = time.monotonic()
+        wait_s = self._options.retry_first_s
+        attempts = 0
+        while True:
+            attempts += 1
+            try:
+                return self._service.append(self._stream, submissions), attempts
+            except ShoalError as error:
+                waited_s = time.monotonic() - began_s
+                if not error.retriable:
+                    return error, attempts
+                if waited_s + wait_s > self._options.delivery_timeout_s:
+                    late = DeliveryTimeout(
+                        shard=batches[0].shard,
+                        records=sum(len(batch) for batch in batches),
+                        waited_s=self._options.delivery_timeout_s,
+                        last=str(error),
+                    )
+                    late.__cause__ = error
+                    return late, attempts
+                _log.warning("append to %s, attempt %d: %s", self._stream.full_name, attempts, error)
+            time.sleep(wait_s)
+            wait_s = min(wait_s * 2, self._options.retry_most_s)
+
+    def _submission(self, batch: Pending) -> Submission:
+        if isinstance(batch, PendingRecords):
+            data = fit_records(self._layout, batch.values, batch.keys, batch.timestamps, batch.headers)
+        else:
+            data = batch.batch
+        return Submission(
+            shard=batch.shard,
+            batch=data,
+            producer=self._producer,
+            epoch=self._epoch,
+            sequence=self._sequences.get(batch.shard, 0),
+        )
+
+    def _follow(self, stream: StreamInfo) -> list[Pending]:
+        """Take the new map."""
+        self._stream = stream
+        return self._queues.remap(ShardMap.of(stream), self._unkeyed)
+
+    def _fail(self, batches: list[Pending], error: ShoalError) -> None:
+        """Write an error as the outcome. Whether they are stored may be unknown, so the numbering begins anew."""
+        _log.error("records for %s were not stored: %s", self._stream.full_name, error)
+        if isinstance(error, ProducerFenced):
+            self.fatal = error
+        for batch in batches:
+            batch.error = error
+            self._queues.remove(batch)
+            self.failed.append(batch)
+        del self.failed[:-_FAILED_KEPT]
+        self._begin_anew()
+        self.changed.notify_all()
+
+    def _begin_anew(self) -> None:
+        self._epoch += 1
+        self._sequences.clear()
+
+
+_FAILED_KEPT: Final = 1000
+"""Failed batches remembered for `flush` to raise: enough to tell, bounded if nobody ever flushes."""

@@ -1,0 +1,297 @@
+"""Keeps projects, streams and shards in SQL. Load, apply the rule, save: one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy.engine import Connection, Row
+from sqlalchemy.exc import IntegrityError
+
+from shoal.core.errors import ProjectNotEmpty, StoreFailure, StreamExists, UnknownProject, UnknownStream
+from shoal.core.limits import RETENTION_BATCHES_PER_STEP
+from shoal.core.model import (
+    DEFAULT_PROJECT,
+    Compression,
+    KeyHash,
+    Shard,
+    ShardId,
+    ShardStatus,
+    StreamInfo,
+    StreamName,
+    StreamSettings,
+)
+from shoal.store.sql import tables
+from shoal.store.sql.database import Database
+
+
+class SQLCatalog:
+    """See CatalogStore."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def create_stream(
+        self, name: StreamName, settings: StreamSettings, shards: Sequence[Shard], now_ms: int
+    ) -> StreamInfo:
+        """See CatalogStore."""
+        try:
+            return self._create_stream(name, settings, shards, now_ms)
+        except StoreFailure as error:
+            if not isinstance(error.__cause__, IntegrityError):
+                raise
+        # Another process made the same stream or project between our look and our insert: now we see it.
+        return self._create_stream(name, settings, shards, now_ms)
+
+    def _create_stream(
+        self, name: StreamName, settings: StreamSettings, shards: Sequence[Shard], now_ms: int
+    ) -> StreamInfo:
+        with self._database.write() as connection:
+            if _find(connection, name) is not None:
+                raise StreamExists(str(name))
+            if not _has_project(connection, name.project):
+                connection.execute(insert(tables.projects).values(name=name.project, created_ms=now_ms))
+            made = connection.execute(
+                insert(tables.streams).values(
+                    project=name.project,
+                    name=name.stream,
+                    is_deleted=0,
+                    version=1,
+                    created_ms=now_ms,
+                    **_settings_columns(settings),
+                )
+            )
+            assert made.inserted_primary_key is not None
+            stream_id: int = made.inserted_primary_key[0]
+            _save_shards(connection, stream_id, (), shards)
+            self._database.dialect.announce(connection, [stream_id])
+        return StreamInfo(
+            full_name=name,
+            id=stream_id,
+            version=1,
+            settings=settings,
+            shards=tuple(shards),
+            created_ms=now_ms,
+        )
+
+    def load_stream(self, name: StreamName) -> StreamInfo:
+        """See CatalogStore."""
+        with self._database.read() as connection:
+            return _load(connection, name)
+
+    def load_stream_by_id(self, stream_id: int) -> StreamInfo | None:
+        """See CatalogStore."""
+        with self._database.read() as connection:
+            query = select(tables.streams).where(
+                tables.streams.c.id == stream_id, tables.streams.c.is_deleted == 0
+            )
+            row = connection.execute(query).one_or_none()
+            return None if row is None else _infos(connection, [row])[0]
+
+    def list_streams(self, project: str | None) -> list[StreamInfo]:
+        """See CatalogStore."""
+        query = select(tables.streams).where(tables.streams.c.is_deleted == 0)
+        if project is not None:
+            query = query.where(tables.streams.c.project == project)
+        with self._database.read() as connection:
+            if project is not None and project != DEFAULT_PROJECT and not _has_project(connection, project):
+                raise UnknownProject(project)
+            rows = connection.execute(query.order_by(tables.streams.c.project, tables.streams.c.name)).all()
+            return _infos(connection, rows)
+
+    def list_projects(self) -> list[str]:
+        """See CatalogStore."""
+        with self._database.read() as connection:
+            return list(connection.execute(select(tables.projects.c.name).order_by("name")).scalars())
+
+    def delete_project(self, project: str) -> None:
+        """See CatalogStore."""
+        live = (tables.streams.c.project == project, tables.streams.c.is_deleted == 0)
+        with self._database.write() as connection:
+            if not _has_project(connection, project):
+                raise UnknownProject(project)
+            held = connection.execute(
+                select(func.count()).select_from(tables.streams).where(*live)
+            ).scalar_one()
+            if held:
+                raise ProjectNotEmpty(project, held)
+            connection.execute(delete(tables.projects).where(tables.projects.c.name == project))
+
+    def change_shards(self, name: StreamName, rule: Callable[[StreamInfo], tuple[Shard, ...]]) -> StreamInfo:
+        """See CatalogStore. Appends lock their shard's row, so none is under way while we hold them all."""
+        with self._database.write() as connection:
+            before = _load(connection, name, lock=True)
+            after = rule(before)
+            if after == before.shards:
+                return before
+            _save_shards(connection, before.id, before.shards, after)
+            connection.execute(
+                update(tables.streams)
+                .where(tables.streams.c.id == before.id)
+                .values(version=before.version + 1)
+            )
+            self._database.dialect.announce(connection, [before.id])
+            return _load(connection, name)
+
+    def change_settings(
+        self, name: StreamName, rule: Callable[[StreamSettings], StreamSettings]
+    ) -> StreamInfo:
+        """See CatalogStore."""
+        with self._database.write() as connection:
+            before = _load(connection, name, lock=True)
+            settings = _settings_columns(rule(before.settings))
+            connection.execute(
+                update(tables.streams).where(tables.streams.c.id == before.id).values(**settings)
+            )
+            return _load(connection, name)
+
+    def delete_stream(self, name: StreamName) -> None:
+        """See CatalogStore."""
+        with self._database.write() as connection:
+            stream = _load(connection, name, lock=True)
+            connection.execute(
+                update(tables.streams)
+                .where(tables.streams.c.id == stream.id)
+                .values(is_deleted=1, name=f"~{stream.id}~{stream.name}")
+            )
+            # Without its shards no append can land in it any more.
+            connection.execute(delete(tables.shards).where(tables.shards.c.stream_id == stream.id))
+            connection.execute(delete(tables.producers).where(tables.producers.c.stream_id == stream.id))
+            self._database.dialect.announce(connection, [stream.id])
+
+    def sweep(self) -> bool:
+        """See CatalogStore."""
+        batches = tables.batches.c
+        with self._database.read() as connection:
+            query = select(tables.streams.c.id).where(tables.streams.c.is_deleted == 1).limit(1)
+            stream_id = connection.execute(query).scalar()
+        if stream_id is None:
+            return False
+        with self._database.write() as connection:
+            rows = connection.execute(
+                select(batches.shard, batches.base_offset)
+                .where(batches.stream_id == stream_id)
+                .order_by(batches.shard, batches.base_offset)
+                .limit(RETENTION_BATCHES_PER_STEP)
+            ).all()
+            if not rows:
+                connection.execute(delete(tables.streams).where(tables.streams.c.id == stream_id))
+            last: dict[int, int] = {row.shard: row.base_offset for row in rows}
+            for shard, offset in last.items():
+                connection.execute(
+                    delete(tables.batches).where(
+                        batches.stream_id == stream_id, batches.shard == shard, batches.base_offset <= offset
+                    )
+                )
+        return True
+
+
+def _has_project(connection: Connection, project: str) -> bool:
+    query = select(tables.projects.c.name).where(tables.projects.c.name == project)
+    return connection.execute(query).scalar() is not None
+
+
+def _find(connection: Connection, name: StreamName, *, lock: bool = False) -> Row[Any] | None:
+    query = select(tables.streams).where(
+        tables.streams.c.project == name.project, tables.streams.c.name == name.stream
+    )
+    return connection.execute(query.with_for_update() if lock else query).one_or_none()
+
+
+def _load(connection: Connection, name: StreamName, *, lock: bool = False) -> StreamInfo:
+    row = _find(connection, name, lock=lock)
+    if row is None:
+        if name.project != DEFAULT_PROJECT and not _has_project(connection, name.project):
+            raise UnknownProject(name.project)
+        raise UnknownStream(str(name))
+    return _infos(connection, [row], lock=lock)[0]
+
+
+def _infos(connection: Connection, rows: Sequence[Row[Any]], *, lock: bool = False) -> list[StreamInfo]:
+    """Streams with their shards: one query for all of them."""
+    query = (
+        select(tables.shards)
+        .where(tables.shards.c.stream_id.in_([row.id for row in rows]))
+        .order_by(tables.shards.c.stream_id, tables.shards.c.shard)
+    )
+    shards: dict[int, list[Shard]] = {row.id: [] for row in rows}
+    for found in connection.execute(query.with_for_update() if lock else query):
+        shards[found.stream_id].append(shard_of(found))
+    return [
+        StreamInfo(
+            full_name=StreamName(row.project, row.name),
+            id=row.id,
+            version=row.version,
+            settings=StreamSettings(
+                hash=KeyHash(row.hash),
+                compression=Compression(row.compression),
+                retention_ms=row.retention_ms,
+                retention_bytes=row.retention_bytes,
+                schema=None if row.schema is None else bytes(row.schema),
+            ),
+            shards=tuple(shards[row.id]),
+            created_ms=row.created_ms,
+        )
+        for row in rows
+    ]
+
+
+def shard_of(row: Row[Any]) -> Shard:
+    """A row of the shard table as a value."""
+    return Shard(
+        id=ShardId(row.shard),
+        begin=int(row.range_begin, 16),
+        end=int(row.range_end, 16),
+        status=ShardStatus(row.status),
+        parents=tuple(ShardId(int(parent)) for parent in row.parents.split(",") if parent),
+        first_offset=row.first_offset,
+        next_offset=row.next_offset,
+        bytes=row.bytes,
+        created_ms=row.created_ms,
+        closed_ms=row.closed_ms,
+    )
+
+
+def _save_shards(
+    connection: Connection, stream_id: int, before: Sequence[Shard], after: Iterable[Shard]
+) -> None:
+    """Insert the new shards; of the old ones only the status can have changed."""
+    born = []
+    for shard in after:
+        if shard.id >= len(before):
+            born.append(
+                {
+                    "stream_id": stream_id,
+                    "shard": shard.id,
+                    "range_begin": f"{shard.begin:033x}",
+                    "range_end": f"{shard.end:033x}",
+                    "status": shard.status.value,
+                    "parents": ",".join(str(parent) for parent in shard.parents),
+                    "first_offset": shard.first_offset,
+                    "next_offset": shard.next_offset,
+                    "bytes": 0,
+                    "appended_ms": shard.created_ms,
+                    "top_timestamp_us": 0,
+                    "created_ms": shard.created_ms,
+                    "closed_ms": shard.closed_ms,
+                }
+            )
+        elif shard != before[shard.id]:
+            connection.execute(
+                update(tables.shards)
+                .where(tables.shards.c.stream_id == stream_id, tables.shards.c.shard == shard.id)
+                .values(status=shard.status.value, closed_ms=shard.closed_ms)
+            )
+    if born:
+        connection.execute(insert(tables.shards), born)
+
+
+def _settings_columns(settings: StreamSettings) -> dict[str, Any]:
+    return {
+        "hash": settings.hash.value,
+        "compression": settings.compression.value,
+        "retention_ms": settings.retention_ms,
+        "retention_bytes": settings.retention_bytes,
+        "schema": settings.schema,
+    }

@@ -1,0 +1,179 @@
+"""One database: its connections, transactions, faults, and what happens to them at a fork.
+
+`read()` and `write()` are the only ways to a connection. Every driver's error leaves here under our name.
+A fork closes all connections first and lets both sides open new ones: SQLite keeps its locks per process
+and PostgreSQL's sockets would be shared, so that an inherited connection is worse than none.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from shoal.core.errors import HubClosed, StoreBusy, StoreFailure
+from shoal.core.limits import STORE_LOCK_WAIT_S
+from shoal.store.sql.dialects import Dialect
+
+_FORK_WAIT_S: Final = STORE_LOCK_WAIT_S * 2
+
+
+class Closeable(Protocol):
+    """Something that holds a connection of its own and can open another later."""
+
+    def close(self) -> None: ...
+
+
+class Database:
+    """Transactions on one database, from many threads, before and after a fork."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self.engine = dialect.engine()
+        self._gate = _Gate()
+        self._companions: weakref.WeakSet[Closeable] = weakref.WeakSet()
+        _DATABASES.add(self)
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that sees one moment and writes nothing."""
+        with self._gate.passed(), self._named_faults(), self.engine.connect() as connection:
+            self.dialect.begin_read(connection)
+            try:
+                yield connection
+            finally:
+                _end(connection)
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction that is durable when this returns, and left no trace if it raises."""
+        with self._gate.passed(), self._named_faults(), self.engine.connect() as connection:
+            self.dialect.begin_write(connection)
+            try:
+                yield connection
+                connection.commit()
+            except BaseException:
+                _end(connection)
+                raise
+
+    @contextmanager
+    def listening(self, companion: Closeable) -> Iterator[None]:
+        """For something with a connection of its own: no fork while this is entered, and closed before one."""
+        with self._gate.passed():
+            self._companions.add(companion)
+            yield
+
+    def close(self) -> None:
+        """Refuse further transactions, wait for those under way, close the connections."""
+        self._gate.shut(for_good=True)
+        self._close_connections()
+        _DATABASES.discard(self)
+
+    @contextmanager
+    def _named_faults(self) -> Iterator[None]:
+        try:
+            yield
+        except PoolTimeout as error:
+            raise StoreBusy("all connections are in use", STORE_LOCK_WAIT_S) from error
+        except DBAPIError as error:
+            raise self.dialect.fault(error) from error
+        except SQLAlchemyError as error:
+            raise StoreFailure(str(error)) from error
+
+    def _close_connections(self) -> None:
+        for companion in list(self._companions):
+            companion.close()
+        self.engine.dispose()
+
+    def before_fork(self) -> None:
+        self._gate.shut(for_good=False)
+        self._close_connections()
+
+    def after_fork(self, *, in_child: bool) -> None:
+        if in_child:
+            self._gate.renew()
+            self._companions = weakref.WeakSet()
+        self._gate.open()
+
+
+class _Gate:
+    """Lets transactions through, and can be shut until those inside have left.
+
+    Writer and reader of all fields: any thread, under `_changed`.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside = 0
+        self._is_shut = False
+        self._for_good = False
+
+    @contextmanager
+    def passed(self) -> Iterator[None]:
+        with self._changed:
+            while self._is_shut and not self._for_good:
+                self._changed.wait(_FORK_WAIT_S)
+            if self._for_good:
+                raise HubClosed
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside -= 1
+                self._changed.notify_all()
+
+    def shut(self, *, for_good: bool) -> None:
+        deadline = time.monotonic() + _FORK_WAIT_S
+        with self._changed:
+            self._is_shut = True
+            self._for_good = self._for_good or for_good
+            self._changed.notify_all()
+            while self._inside and time.monotonic() < deadline:
+                self._changed.wait(0.1)
+
+    def open(self) -> None:
+        with self._changed:
+            self._is_shut = False
+            self._changed.notify_all()
+
+    def renew(self) -> None:
+        """In a forked child: the lock may have been held by a thread that does not exist here."""
+        self._changed = threading.Condition()
+        self._inside = 0
+
+
+def _end(connection: Connection) -> None:
+    """Roll back; a connection that cannot is broken and does not go back to the pool."""
+    try:
+        connection.rollback()
+    except (DBAPIError, SQLAlchemyError):
+        connection.invalidate()
+
+
+_DATABASES: weakref.WeakSet[Database] = weakref.WeakSet()
+
+
+def _before_fork() -> None:
+    for database in list(_DATABASES):
+        database.before_fork()
+
+
+def _after_fork(*, in_child: bool) -> None:
+    for database in list(_DATABASES):
+        database.after_fork(in_child=in_child)
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=lambda: _after_fork(in_child=False),
+    after_in_child=lambda: _after_fork(in_child=True),
+)

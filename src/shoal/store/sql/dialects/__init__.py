@@ -1,0 +1,34 @@
+"""All that differs between databases, one room for each, behind one small class."""
+
+from __future__ import annotations
+
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from shoal.core.errors import InvalidUrl
+from shoal.store.sql.dialects.dialect import Dialect
+from shoal.store.sql.dialects.mariadb import MariaDB
+from shoal.store.sql.dialects.postgres import Postgres
+from shoal.store.sql.dialects.sqlite import SQLite
+
+__all__ = ["SCHEMES", "Dialect", "dialect_for"]
+
+SCHEMES = {
+    "sqlite": SQLite,
+    "postgresql": Postgres,
+    "postgres": Postgres,
+    "mysql": MariaDB,
+    "mariadb": MariaDB,
+}
+
+
+def dialect_for(url: str) -> Dialect:
+    """The dialect that a hub's URL asks for, with its driver found, or an error that says what to do."""
+    scheme = url.partition(":")[0].partition("+")[0].lower() if isinstance(url, str) else ""
+    if scheme not in SCHEMES:
+        raise InvalidUrl("url", url, f"a hub is one of {', '.join(f'{known}://…' for known in SCHEMES)}")
+    try:
+        parsed: URL = make_url(url)
+    except (ArgumentError, ValueError) as error:
+        raise InvalidUrl("url", url, f"not a URL ({error})") from error
+    return SCHEMES[scheme](parsed)

@@ -1,0 +1,81 @@
+"""What a database must tell us to serve as a store. One subclass for each, in a room of its own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final, Protocol
+
+from sqlalchemy.engine import URL, Connection, Engine
+
+from shoal.core.errors import StoreError
+
+HINT_WAIT_S: Final = 0.05
+"""One wait for a hint. Short, because closing and forking wait for it to end."""
+
+
+class Hints(Protocol):
+    """Waits for a hint that something was committed, by anyone. It may err towards yes."""
+
+    def wait(self) -> bool:
+        """Within `HINT_WAIT_S`: True if something may have changed, otherwise False."""
+
+    def close(self) -> None:
+        """Give the connection back; a later wait opens another."""
+
+
+class Dialect(ABC):
+    """One database, as far as it differs from the others."""
+
+    def __init__(self, url: URL) -> None:
+        self.url = url
+
+    @property
+    def description(self) -> str:
+        """The URL without its password."""
+        return self.url.render_as_string(hide_password=True)
+
+    @abstractmethod
+    def engine(self) -> Engine:
+        """A new engine. Nothing is opened yet."""
+
+    def inspect(self) -> None:
+        """Refuse what is not ours before anything is changed."""
+
+    @abstractmethod
+    def check_durable(self, connection: Connection) -> None:
+        """Raise StoreNotDurable if the settings would lose an acknowledged commit at a power cut."""
+
+    @abstractmethod
+    def migration_lock(self, connection: Connection) -> AbstractContextManager[None]:
+        """Keep other processes from migrating at the same time."""
+
+    def begin_read(self, connection: Connection) -> None:
+        """Begin a transaction that sees one moment."""
+
+    def begin_write(self, connection: Connection) -> None:
+        """Begin a transaction that will write, waiting for other writers within a bound."""
+
+    def announce(self, connection: Connection, streams: Sequence[int]) -> None:
+        """Inside a transaction: tell waiting processes that these streams will have changed."""
+
+    @abstractmethod
+    def hints(self, engine: Engine) -> Hints:
+        """A new listener with a connection of its own."""
+
+    @abstractmethod
+    def fault(self, error: BaseException) -> StoreError:
+        """Our name for a driver's error."""
+
+
+@contextmanager
+def unlocked() -> Iterator[None]:
+    """For databases whose transaction is lock enough."""
+    yield
+
+
+def first_line(error: Any) -> str:
+    """A driver's error in one line, without the statement and its parameters."""
+    text = str(getattr(error, "orig", None) or error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

@@ -1,0 +1,127 @@
+"""PostgreSQL, through psycopg 3. Waiting processes are told by NOTIFY, sent with the commit itself."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final
+
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import URL, Connection, Engine
+
+from shoal.core.errors import (
+    MissingDriver,
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFailure,
+    StoreFull,
+    StoreNotDurable,
+    StoreReadOnly,
+    StoreRefused,
+    StoreUnavailable,
+)
+from shoal.core.limits import STORE_LOCK_WAIT_S
+from shoal.store.sql.dialects.dialect import HINT_WAIT_S, Dialect, Hints, first_line
+
+CHANNEL: Final = "shoal"
+_MIGRATION_KEY: Final = 0x73686F616C
+
+
+class Postgres(Dialect):
+    """A database on a PostgreSQL server."""
+
+    def __init__(self, url: URL) -> None:
+        super().__init__(url)
+        if importlib.util.find_spec("psycopg") is None:
+            raise MissingDriver(scheme=url.drivername, package="psycopg", extra="postgres")
+
+    def engine(self) -> Engine:
+        """Lock waits and idle transactions are bounded by the server, whatever becomes of us."""
+        bound_ms = int(STORE_LOCK_WAIT_S * 1000)
+        return create_engine(
+            self.url.set(drivername="postgresql+psycopg"),
+            pool_size=8,
+            max_overflow=56,
+            pool_timeout=STORE_LOCK_WAIT_S,
+            pool_pre_ping=True,
+            connect_args={
+                "connect_timeout": 10,
+                "application_name": "shoal",
+                "options": f"-c lock_timeout={bound_ms} -c idle_in_transaction_session_timeout={bound_ms * 2}"
+                " -c synchronous_commit=on -c statement_timeout=0",
+            },
+        )
+
+    def check_durable(self, connection: Connection) -> None:
+        """`synchronous_commit` is set by us for each session; the rest is the server's."""
+        for setting, wanted in (("fsync", "on"), ("full_page_writes", "on"), ("synchronous_commit", "on")):
+            found = connection.execute(text(f"SHOW {setting}")).scalar_one()
+            if found != wanted:
+                raise StoreNotDurable(where=self.description, setting=setting, found=found, wanted=wanted)
+
+    def migration_lock(self, connection: Connection) -> AbstractContextManager[None]:
+        return _advisory_lock(connection)
+
+    def begin_read(self, connection: Connection) -> None:
+        """One moment for several statements."""
+        connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
+
+    def announce(self, connection: Connection, streams: Sequence[int]) -> None:
+        """One notification for each stream; the server drops equal ones within a transaction."""
+        for stream in streams:
+            connection.execute(text(f"SELECT pg_notify('{CHANNEL}', :stream)"), {"stream": str(stream)})
+
+    def hints(self, engine: Engine) -> Hints:
+        return _Listener(engine)
+
+    def fault(self, error: BaseException) -> StoreError:
+        """By SQLSTATE; a connection that broke has none."""
+        state: str = getattr(getattr(error, "orig", error), "sqlstate", None) or ""
+        detail = f"{self.description}: {first_line(error)}"
+        if state.startswith(("28", "3D")) or "password authentication failed" in detail:
+            return StoreRefused(detail)
+        if not state or state.startswith(("08", "57P", "53300")):
+            return StoreUnavailable(detail)
+        if state.startswith("53"):
+            return StoreFull(detail)
+        if state.startswith(("40", "55P03", "57014", "25P03")):
+            return StoreBusy(detail, STORE_LOCK_WAIT_S)
+        if state == "25006":
+            return StoreReadOnly(detail)
+        if state.startswith("XX00"):
+            return StoreCorrupt(detail)
+        return StoreFailure(detail)
+
+
+@contextmanager
+def _advisory_lock(connection: Connection) -> Iterator[None]:
+    connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_KEY})
+    yield
+
+
+class _Listener:
+    """A connection that LISTENs. It is opened by the first wait, and again after it broke or was closed."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._connection: Any = None
+
+    def wait(self) -> bool:
+        if self._connection is None:
+            self._open()
+            return True  # Whatever came before we listened was not heard.
+        return any(True for _ in self._connection.notifies(timeout=HINT_WAIT_S, stop_after=1))
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _open(self) -> None:
+        import psycopg  # noqa: PLC0415 - an optional dependency
+
+        arguments, options = self._engine.dialect.create_connect_args(self._engine.url)
+        self._connection = psycopg.connect(*arguments, **options, autocommit=True, connect_timeout=10)
+        self._connection.execute(f"LISTEN {CHANNEL}")

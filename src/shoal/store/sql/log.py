@@ -1,0 +1,412 @@
+"""Keeps batches in SQL: append, fetch, trim. Every decision is `core`'s; this loads, asks and saves.
+
+An append locks the rows of its shards (SQLite: the database), so that two appends to one shard, or an
+append and a split, happen one after the other, in every process.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import bindparam, delete, func, insert, select, update
+from sqlalchemy.engine import Connection
+
+from shoal.core.appending import Closed, ProducerState, Refuse, Repeat, ShardTail, Store, decide
+from shoal.core.errors import StoreCorrupt, UnknownStream
+from shoal.core.limits import READ_BATCHES_MAX, RETENTION_BATCHES_PER_STEP
+from shoal.core.model import Appended, ShardId, ShardStatus, StreamInfo, StreamName, StreamStats
+from shoal.core.reading import BatchMeta, ReadLimits, check_offset, plan_read
+from shoal.core.retention import Cut, ShardFront
+from shoal.core.statistics import stream_stats
+from shoal.ports import AppendAnswer, AppendRequest, Fetched, ShardGone, ShardShut, StoredBatch
+from shoal.store.sql import tables
+from shoal.store.sql.catalog import shard_of
+from shoal.store.sql.database import Database
+
+Place = tuple[int, ShardId]
+
+_shards = tables.shards.c
+_batches = tables.batches.c
+_producers = tables.producers.c
+
+
+class SQLLog:
+    """See LogStore."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def append(self, requests: Sequence[AppendRequest], now_ms: int) -> list[AppendAnswer]:
+        """See LogStore."""
+        with self._database.write() as connection:
+            tails = _load_tails(connection, {(r.stream_id, r.shard) for r in requests})
+            known = _load_producers(connection, requests)
+            writes = _Writes()
+            answers = [_append_one(request, tails, known, writes, now_ms) for request in requests]
+            writes.save(connection, now_ms)
+            self._database.dialect.announce(connection, sorted({stream for stream, _ in writes.tails}))
+        return answers
+
+    def fetch(
+        self, name: StreamName, stream_id: int, shard: ShardId, offset: int, limits: ReadLimits
+    ) -> Fetched:
+        """See LogStore."""
+        with self._database.read() as connection:
+            row = connection.execute(_SHARD, {"stream": stream_id, "at": shard}).one_or_none()
+            if row is None:
+                raise UnknownStream(str(name))
+            found = shard_of(row)
+            check_offset(name, found, offset)
+            where = {"stream": stream_id, "at": shard, "offset": offset}
+            if offset == found.next_offset:
+                return Fetched(shard=found, batches=(), end=offset)
+            # A few batches usually fill a read. Someone who appends single records needs many.
+            for count in (_FEW, READ_BATCHES_MAX):
+                metas = [_meta(row) for row in connection.execute(_METAS, {**where, "count": count})]
+                plan = plan_read(metas, offset, limits)
+                if len(metas) < count or (plan is not None and plan.last_base < metas[-1].base_offset):
+                    break
+            if plan is None:
+                raise StoreCorrupt(f"shard {shard} of {name} has no batch that holds offset {offset}")
+            rows = connection.execute(_PAYLOADS, {**where, "low": plan.first_base, "high": plan.last_base})
+            batches = [
+                StoredBatch(
+                    base_offset=row.base_offset,
+                    records=row.records,
+                    layout=row.layout,
+                    payload=row.payload if isinstance(row.payload, bytes) else bytes(row.payload),
+                )
+                for row in rows
+            ]
+        return Fetched(shard=found, batches=batches, end=plan.end)
+
+    def ends(self, shards: Sequence[Place]) -> Mapping[Place, tuple[int, bool]]:
+        """See LogStore."""
+        found: dict[Place, tuple[int, bool]] = {}
+        with self._database.read() as connection:
+            for stream_id, wanted in _by_stream(shards):
+                rows = connection.execute(_ENDS, {"stream": stream_id, "wanted": wanted})
+                for row in rows:
+                    is_open = row.status == ShardStatus.OPEN
+                    found[stream_id, ShardId(row.shard)] = (row.next_offset, is_open)
+        return found
+
+    def batch_at(self, stream_id: int, shard: ShardId, offset: int) -> tuple[BatchMeta, int] | None:
+        """See LogStore."""
+        with self._database.read() as connection:
+            query = (
+                select(*_META_COLUMNS, _batches.top_timestamp_us)
+                .where(
+                    _batches.stream_id == stream_id, _batches.shard == shard, _batches.base_offset <= offset
+                )
+                .order_by(_batches.base_offset.desc())
+                .limit(1)
+            )
+            row = connection.execute(query).one_or_none()
+        return None if row is None else (_meta(row), row.top_timestamp_us)
+
+    def stats(self, stream: StreamInfo) -> StreamStats:
+        """See LogStore."""
+        figures = select(func.count(), func.min(_batches.appended_ms), func.max(_batches.appended_ms)).where(
+            _batches.stream_id == stream.id
+        )
+        with self._database.read() as connection:
+            count, oldest, newest = connection.execute(figures).one()
+        return stream_stats(stream, batches=count, oldest_append_ms=oldest, newest_append_ms=newest)
+
+    def trim(
+        self, stream: StreamInfo, rule: Callable[[Mapping[ShardId, ShardFront], int], Mapping[ShardId, Cut]]
+    ) -> Mapping[ShardId, Cut]:
+        """See LogStore."""
+        with self._database.read() as connection:
+            if not rule(*_fronts(connection, stream.id)):
+                return {}  # The usual case takes no write lock.
+        with self._database.write() as connection:
+            tails = _load_tails(connection, {(stream.id, shard.id) for shard in stream.shards})
+            cuts = rule(*_fronts(connection, stream.id))
+            for shard, cut in cuts.items():
+                connection.execute(
+                    delete(tables.batches).where(
+                        _batches.stream_id == stream.id,
+                        _batches.shard == shard,
+                        _batches.base_offset < cut.first_offset,
+                    )
+                )
+                connection.execute(
+                    update(tables.shards)
+                    .where(_shards.stream_id == stream.id, _shards.shard == shard)
+                    .values(first_offset=cut.first_offset, bytes=tails[stream.id, shard].bytes - cut.bytes)
+                )
+        return cuts
+
+    def forget_producers(self, unseen_since_ms: int) -> int:
+        """See LogStore."""
+        old = _producers.seen_ms < unseen_since_ms
+        with self._database.read() as connection:
+            if connection.execute(select(_producers.producer).where(old).limit(1)).scalar() is None:
+                return 0
+        with self._database.write() as connection:
+            return connection.execute(delete(tables.producers).where(old)).rowcount
+
+
+class _Writes:
+    """What one commit will save."""
+
+    def __init__(self) -> None:
+        self.batches: list[dict[str, Any]] = []
+        self.tails: dict[Place, ShardTail] = {}
+        self.producers: dict[tuple[int, ShardId, str], tuple[ProducerState, bool]] = {}
+
+    def save(self, connection: Connection, now_ms: int) -> None:
+        if self.batches:
+            connection.execute(_INSERT_BATCH, self.batches)
+        if self.tails:
+            connection.execute(
+                _UPDATE_TAIL,
+                [
+                    {
+                        "stream": stream,
+                        "at": shard,
+                        "to_offset": tail.next_offset,
+                        "to_bytes": tail.bytes,
+                        "to_ms": tail.appended_ms,
+                        "to_us": tail.top_timestamp_us,
+                    }
+                    for (stream, shard), tail in self.tails.items()
+                ],
+            )
+        for is_new, statement in ((True, _INSERT_PRODUCER), (False, _UPDATE_PRODUCER)):
+            rows = [
+                {
+                    "of_stream": stream,
+                    "of_shard": shard,
+                    "of_producer": producer,
+                    "to_epoch": state.epoch,
+                    "to_sequence": state.last_sequence,
+                    "to_recent": json.dumps(state.recent, separators=(",", ":")),
+                    "to_ms": now_ms,
+                }
+                for (stream, shard, producer), (state, new) in self.producers.items()
+                if new is is_new
+            ]
+            if rows:
+                connection.execute(statement, rows)
+
+
+def _append_one(
+    request: AppendRequest,
+    tails: dict[Place, ShardTail],
+    known: dict[tuple[int, ShardId, str], ProducerState],
+    writes: _Writes,
+    now_ms: int,
+) -> AppendAnswer:
+    """Ask the rule, and note what it wants saved; later requests of the commit see it."""
+    place = (request.stream_id, request.shard)
+    tail = tails.get(place)
+    if tail is None:
+        return ShardGone()
+    stamp = request.offer.stamp
+    who = (*place, stamp.producer) if stamp is not None else None
+    decision = decide(tail, known.get(who) if who else None, request.offer, now_ms)
+    match decision:
+        case Repeat(at=at):
+            return at
+        case Closed(last_sequence=last_sequence):
+            return ShardShut(last_sequence=last_sequence)
+        case Refuse(error=error):
+            return error
+        case Store(at=at, tail=grown, producer=state):
+            tails[place] = writes.tails[place] = grown
+            if who is not None and state is not None:
+                is_new = writes.producers[who][1] if who in writes.producers else who not in known
+                known[who] = state
+                writes.producers[who] = (state, is_new)
+            writes.batches.append(_batch_row(request, at, grown))
+            return at
+
+
+def _batch_row(request: AppendRequest, at: Appended, tail: ShardTail) -> dict[str, Any]:
+    return {
+        "stream_id": request.stream_id,
+        "shard": request.shard,
+        "base_offset": at.first_offset,
+        "records": request.offer.records,
+        "raw_bytes": request.raw_bytes,
+        "stored_bytes": request.offer.stored_bytes,
+        "appended_ms": tail.appended_ms,
+        "top_timestamp_us": tail.top_timestamp_us,
+        "layout": request.layout,
+        "payload": request.payload,
+    }
+
+
+def _by_stream(places: Iterable[Place]) -> list[tuple[int, list[ShardId]]]:
+    """Places grouped by stream, all in one fixed order, so that two commits never wait for each other."""
+    grouped: dict[int, set[ShardId]] = {}
+    for stream_id, shard in places:
+        grouped.setdefault(stream_id, set()).add(shard)
+    return [(stream_id, sorted(grouped[stream_id])) for stream_id in sorted(grouped)]
+
+
+def _load_tails(connection: Connection, places: Iterable[Place]) -> dict[Place, ShardTail]:
+    tails: dict[Place, ShardTail] = {}
+    for stream_id, wanted in _by_stream(places):
+        for row in connection.execute(_TAILS, {"stream": stream_id, "wanted": wanted}):
+            tails[stream_id, ShardId(row.shard)] = ShardTail(
+                shard=ShardId(row.shard),
+                status=ShardStatus(row.status),
+                next_offset=row.next_offset,
+                bytes=row.bytes,
+                appended_ms=row.appended_ms,
+                top_timestamp_us=row.top_timestamp_us,
+            )
+    return tails
+
+
+def _load_producers(
+    connection: Connection, requests: Sequence[AppendRequest]
+) -> dict[tuple[int, ShardId, str], ProducerState]:
+    stamped = [(r.stream_id, r.shard, r.offer.stamp.producer) for r in requests if r.offer.stamp is not None]
+    known: dict[tuple[int, ShardId, str], ProducerState] = {}
+    for stream_id, wanted in _by_stream((stream, shard) for stream, shard, _ in stamped):
+        names = sorted({name for stream, _, name in stamped if stream == stream_id})
+        rows = connection.execute(_PRODUCERS, {"stream": stream_id, "wanted": wanted, "names": names})
+        for row in rows:
+            known[stream_id, ShardId(row.shard), row.producer] = ProducerState(
+                producer=row.producer,
+                epoch=row.epoch,
+                last_sequence=row.last_sequence,
+                recent=tuple(tuple(entry) for entry in json.loads(row.recent)),
+            )
+    return known
+
+
+def _fronts(connection: Connection, stream_id: int) -> tuple[dict[ShardId, ShardFront], int]:
+    """The oldest batches of every shard that holds any, and the stream's bytes."""
+    rows = connection.execute(
+        select(_shards.shard, _shards.next_offset, _shards.bytes).where(
+            _shards.stream_id == stream_id, _shards.next_offset > _shards.first_offset
+        )
+    ).all()
+    share = max(2, RETENTION_BATCHES_PER_STEP // max(1, len(rows)))
+    fronts = {}
+    for row in rows:
+        metas = connection.execute(
+            select(*_META_COLUMNS)
+            .where(_batches.stream_id == stream_id, _batches.shard == row.shard)
+            .order_by(_batches.base_offset)
+            .limit(share)
+        )
+        fronts[ShardId(row.shard)] = ShardFront(
+            next_offset=row.next_offset, oldest=[_meta(meta) for meta in metas]
+        )
+    return fronts, sum(row.bytes for row in rows)
+
+
+def _meta(row: Any) -> BatchMeta:
+    return BatchMeta(
+        base_offset=row.base_offset,
+        records=row.records,
+        raw_bytes=row.raw_bytes,
+        stored_bytes=row.stored_bytes,
+        appended_ms=row.appended_ms,
+    )
+
+
+# Statements of the hot paths are built once, so that SQLAlchemy need not look at them again.
+_META_COLUMNS = (
+    _batches.base_offset,
+    _batches.records,
+    _batches.raw_bytes,
+    _batches.stored_bytes,
+    _batches.appended_ms,
+)
+_FEW = 16
+_SHARD = select(tables.shards).where(
+    _shards.stream_id == bindparam("stream"), _shards.shard == bindparam("at")
+)
+_ENDS = select(_shards.shard, _shards.next_offset, _shards.status).where(
+    _shards.stream_id == bindparam("stream"), _shards.shard.in_(bindparam("wanted", expanding=True))
+)
+_TAILS = (
+    select(
+        _shards.shard,
+        _shards.status,
+        _shards.next_offset,
+        _shards.bytes,
+        _shards.appended_ms,
+        _shards.top_timestamp_us,
+    )
+    .where(_shards.stream_id == bindparam("stream"), _shards.shard.in_(bindparam("wanted", expanding=True)))
+    .order_by(_shards.shard)
+    .with_for_update()
+)
+_PRODUCERS = select(tables.producers).where(
+    _producers.stream_id == bindparam("stream"),
+    _producers.shard.in_(bindparam("wanted", expanding=True)),
+    _producers.producer.in_(bindparam("names", expanding=True)),
+)
+_HOLDING = (
+    select(func.max(_batches.base_offset))
+    .where(
+        _batches.stream_id == bindparam("stream"),
+        _batches.shard == bindparam("at"),
+        _batches.base_offset <= bindparam("offset"),
+    )
+    .scalar_subquery()
+)
+_METAS = (
+    select(*_META_COLUMNS)
+    .where(
+        _batches.stream_id == bindparam("stream"),
+        _batches.shard == bindparam("at"),
+        _batches.base_offset >= _HOLDING,
+    )
+    .order_by(_batches.base_offset)
+    .limit(bindparam("count"))
+)
+_PAYLOADS = (
+    select(_batches.base_offset, _batches.records, _batches.layout, _batches.payload)
+    .where(
+        _batches.stream_id == bindparam("stream"),
+        _batches.shard == bindparam("at"),
+        _batches.base_offset.between(bindparam("low"), bindparam("high")),
+    )
+    .order_by(_batches.base_offset)
+)
+_INSERT_BATCH = insert(tables.batches)
+_UPDATE_TAIL = (
+    update(tables.shards)
+    .where(_shards.stream_id == bindparam("stream"), _shards.shard == bindparam("at"))
+    .values(
+        next_offset=bindparam("to_offset"),
+        bytes=bindparam("to_bytes"),
+        appended_ms=bindparam("to_ms"),
+        top_timestamp_us=bindparam("to_us"),
+    )
+)
+_INSERT_PRODUCER = insert(tables.producers).values(
+    stream_id=bindparam("of_stream"),
+    shard=bindparam("of_shard"),
+    producer=bindparam("of_producer"),
+    epoch=bindparam("to_epoch"),
+    last_sequence=bindparam("to_sequence"),
+    recent=bindparam("to_recent"),
+    seen_ms=bindparam("to_ms"),
+)
+_UPDATE_PRODUCER = (
+    update(tables.producers)
+    .where(
+        _producers.stream_id == bindparam("of_stream"),
+        _producers.shard == bindparam("of_shard"),
+        _producers.producer == bindparam("of_producer"),
+    )
+    .values(
+        epoch=bindparam("to_epoch"),
+        last_sequence=bindparam("to_sequence"),
+        recent=bindparam("to_recent"),
+        seen_ms=bindparam("to_ms"),
+    )
+)

@@ -1,0 +1,128 @@
+"""The tables, once for all databases, and how they came to be: one migration per schema version.
+
+A place on the ring is kept as 33 hexadecimal digits: it sorts as a number, and no database here has
+128-bit integers. Names are compared byte by byte everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.dialects import mysql
+
+from shoal.core.limits import NAME_LENGTH_MAX
+
+metadata: Final = MetaData()
+
+_BYTEWISE: Final = {"mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin", "mysql_engine": "InnoDB"}
+_Id: Final = BigInteger().with_variant(Integer, "sqlite")
+_Blob: Final = LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
+_Name: Final = String(NAME_LENGTH_MAX)
+
+meta: Final = Table(
+    "shoal_meta",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("value", Text, nullable=False),
+    **_BYTEWISE,
+)
+
+projects: Final = Table(
+    "shoal_project",
+    metadata,
+    Column("name", _Name, primary_key=True),
+    Column("created_ms", BigInteger, nullable=False),
+    **_BYTEWISE,
+)
+
+streams: Final = Table(
+    "shoal_stream",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("project", _Name, nullable=False),
+    # A deleted stream is renamed until it is swept, so that its name is free at once.
+    Column("name", String(NAME_LENGTH_MAX + 40), nullable=False),
+    Column("is_deleted", SmallInteger, nullable=False, default=0),
+    Column("version", BigInteger, nullable=False),
+    Column("hash", String(16), nullable=False),
+    Column("compression", String(16), nullable=False),
+    Column("retention_ms", BigInteger),
+    Column("retention_bytes", BigInteger),
+    Column("schema", _Blob),
+    Column("created_ms", BigInteger, nullable=False),
+    UniqueConstraint("project", "name", name="shoal_stream_name"),
+    sqlite_autoincrement=True,
+    **_BYTEWISE,
+)
+
+shards: Final = Table(
+    "shoal_shard",
+    metadata,
+    Column("stream_id", _Id, primary_key=True, autoincrement=False),
+    Column("shard", Integer, primary_key=True, autoincrement=False),
+    Column("range_begin", String(33), nullable=False),
+    Column("range_end", String(33), nullable=False),
+    Column("status", String(8), nullable=False),
+    Column("parents", String(32), nullable=False),
+    Column("first_offset", BigInteger, nullable=False),
+    Column("next_offset", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("appended_ms", BigInteger, nullable=False),
+    Column("top_timestamp_us", BigInteger, nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    Column("closed_ms", BigInteger),
+    **_BYTEWISE,
+)
+
+batches: Final = Table(
+    "shoal_batch",
+    metadata,
+    Column("stream_id", _Id, primary_key=True, autoincrement=False),
+    Column("shard", Integer, primary_key=True, autoincrement=False),
+    Column("base_offset", BigInteger, primary_key=True, autoincrement=False),
+    Column("records", Integer, nullable=False),
+    Column("raw_bytes", Integer, nullable=False),
+    Column("stored_bytes", Integer, nullable=False),
+    Column("appended_ms", BigInteger, nullable=False),
+    Column("top_timestamp_us", BigInteger, nullable=False),
+    Column("layout", SmallInteger, nullable=False),
+    # Last, so that SQLite finds the columns before it without walking the payload's pages.
+    Column("payload", _Blob, nullable=False),
+    **_BYTEWISE,
+)
+
+producers: Final = Table(
+    "shoal_producer",
+    metadata,
+    Column("stream_id", _Id, primary_key=True, autoincrement=False),
+    Column("shard", Integer, primary_key=True, autoincrement=False),
+    Column("producer", _Name, primary_key=True),
+    Column("epoch", BigInteger, nullable=False),
+    Column("last_sequence", BigInteger, nullable=False),
+    Column("recent", Text, nullable=False),
+    Column("seen_ms", BigInteger, nullable=False),
+    **_BYTEWISE,
+)
+producers_by_time: Final = Index("shoal_producer_seen", producers.c.seen_ms)
+
+MIGRATIONS: Final[Sequence[Sequence[Table]]] = (
+    (projects, streams, shards, batches),
+    (producers,),
+)
+"""What each version added, from version 1 on. A released entry is never changed; a new version appends one."""
+
+SCHEMA_VERSION: Final = len(MIGRATIONS)

@@ -1,0 +1,158 @@
+"""Wakes those who wait for a shard to grow or close. One thread for all waiters, and only while there are any.
+
+An append in this process rings its waiters directly. For appends of other processes the thread waits for a
+hint from the database, looks at the ends of the shards that are waited for, and rings those that moved.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from shoal.core.errors import HubClosed, StoreError
+from shoal.core.model import ShardId
+from shoal.store.sql.database import Database
+from shoal.store.sql.dialects.dialect import Hints
+from shoal.store.sql.log import Place, SQLLog
+
+_log: Final = logging.getLogger("shoal.store.watch")
+
+_LISTEN_S: Final = 2.0
+"""How long a waiter waits for the thread to listen before it looks anyway."""
+_LINGER_S: Final = 5.0
+"""The thread stays this long after the last waiter: readers come back in a moment."""
+_BROKEN_S: Final = 0.2
+
+
+class Watch:
+    """See ChangeSignal.
+
+    Writer and reader of the fields: any thread, under `_lock`. They are void in a forked child.
+    """
+
+    def __init__(self, database: Database, log: SQLLog) -> None:
+        self._database = database
+        self._store_log = log
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._waiters: dict[Place, list[_Waiter]] = {}
+        self._thread: threading.Thread | None = None
+        self._is_listening = threading.Event()
+        self._is_closed = False
+
+    def wait(self, stream_id: int, shard: ShardId, beyond: int, timeout_s: float) -> None:
+        """See ChangeSignal."""
+        if self._pid != os.getpid():
+            self._reset()
+        place, waiter = (stream_id, shard), _Waiter(beyond)
+        deadline = time.monotonic() + timeout_s
+        with self._lock:
+            if self._is_closed:
+                raise HubClosed
+            self._waiters.setdefault(place, []).append(waiter)
+            if self._thread is None:
+                self._is_listening.clear()
+                self._thread = threading.Thread(target=self._run, name="shoal-watch", daemon=True)
+                self._thread.start()
+        try:
+            # What was appended before we listened gave no hint, so look once after.
+            self._is_listening.wait(min(timeout_s, _LISTEN_S))
+            if self._has_moved(place, beyond):
+                return
+            waiter.woken.wait(max(0.0, deadline - time.monotonic()))
+        finally:
+            with self._lock:
+                self._waiters[place].remove(waiter)
+                if not self._waiters[place]:
+                    del self._waiters[place]
+
+    def ring(self, shards: Sequence[tuple[int, ShardId, int]]) -> None:
+        """See ChangeSignal."""
+        if self._pid != os.getpid() or not self._waiters:
+            return
+        with self._lock:
+            for stream_id, shard, next_offset in shards:
+                for waiter in self._waiters.get((stream_id, shard), ()):
+                    if next_offset > waiter.beyond:
+                        waiter.woken.set()
+
+    def close(self) -> None:
+        """Wake everyone, and let the thread end."""
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            self._is_closed = True
+            thread = self._thread
+        self._wake_all()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_LISTEN_S)
+
+    def _has_moved(self, place: Place, beyond: int) -> bool:
+        end = self._store_log.ends([place]).get(place)
+        return end is None or end[0] > beyond or not end[1]
+
+    def _run(self) -> None:
+        hints = self._database.dialect.hints(self._database.engine)
+        idle_since = time.monotonic()
+        try:
+            while True:
+                with self._lock:
+                    places = list(self._waiters)
+                    idle_since = time.monotonic() if places else idle_since
+                    if self._is_closed or time.monotonic() - idle_since > _LINGER_S:
+                        self._thread = None
+                        return
+                self._look(hints, places)
+        finally:
+            hints.close()
+
+    def _look(self, hints: Hints, places: list[Place]) -> None:
+        """One round. If the database is away, everyone is woken, and meets the error in their own call."""
+        try:
+            with self._database.listening(hints):
+                heard = hints.wait()
+            self._is_listening.set()
+            if heard and places:
+                self._wake_moved(places)
+        except HubClosed:
+            self._wake_all()
+            time.sleep(_BROKEN_S)
+        except Exception as error:  # noqa: BLE001 - a thread's top; drivers raise what they like here
+            _log.warning("watching %s: %s", self._database.dialect.description, error)
+            hints.close()
+            self._wake_all()
+            time.sleep(_BROKEN_S)
+
+    def _wake_moved(self, places: list[Place]) -> None:
+        try:
+            ends = self._store_log.ends(places)
+        except StoreError:
+            self._wake_all()
+            raise
+        with self._lock:
+            for place in places:
+                end = ends.get(place)
+                for waiter in self._waiters.get(place, ()):
+                    if end is None or end[0] > waiter.beyond or not end[1]:
+                        waiter.woken.set()
+
+    def _wake_all(self) -> None:
+        with self._lock:
+            for waiters in self._waiters.values():
+                for waiter in waiters:
+                    waiter.woken.set()
+
+
+class _Waiter:
+    __slots__ = ("beyond", "woken")
+
+    def __init__(self, beyond: int) -> None:
+        self.beyond = beyond
+        self.woken = threading.Event()

@@ -1,0 +1,1 @@
+"""Bytes and columns to values and back. Nothing here moves: no socket, no file, no clock."""

@@ -1,0 +1,129 @@
+"""What a read returns: consecutive records of one shard, as Arrow columns or one by one.
+
+A batch may be made of several stored ones; it joins their columns only when asked for.
+Invariant: offsets are dense from `first_offset` to `next_offset`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from shoal.core.record import NO_HEADERS, Record
+from shoal.wire.layout import HEADERS, Layout
+
+
+class Batch:
+    """Consecutive records of a shard: `len()`, iteration over `Record`, `to_arrow()`."""
+
+    __slots__ = (
+        "_arrow",
+        "_chunks",
+        "_layout",
+        "end_of_shard",
+        "first_offset",
+        "next_offset",
+        "shard",
+        "stream",
+    )
+
+    def __init__(
+        self,
+        *,
+        stream: str,
+        shard: int,
+        first_offset: int,
+        chunks: Sequence[pa.RecordBatch],
+        layout: Layout,
+        end_of_shard: bool,
+    ) -> None:
+        self.stream = stream
+        self.shard = shard
+        self.first_offset = first_offset
+        self.next_offset = first_offset + sum(chunk.num_rows for chunk in chunks)
+        self.end_of_shard = end_of_shard
+        """True if the shard is closed and nothing comes after this batch."""
+        self._chunks = chunks
+        self._layout = layout
+        self._arrow: pa.RecordBatch | None = None
+
+    def __len__(self) -> int:
+        return self.next_offset - self.first_offset
+
+    def __iter__(self) -> Iterator[Record]:
+        offset = self.first_offset
+        for chunk in self._chunks:
+            for start in range(0, chunk.num_rows, _AT_ONCE):
+                part = chunk.slice(start, _AT_ONCE)
+                yield from map(
+                    Record,
+                    range(offset, offset + part.num_rows),
+                    _milliseconds(part.column("timestamp")),
+                    part.column("key").to_pylist(),
+                    self._values(part),
+                    _headers(part),
+                )
+                offset += part.num_rows
+
+    def __repr__(self) -> str:
+        return f"<Batch {self.stream} shard {self.shard} offsets [{self.first_offset}, {self.next_offset})>"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held in memory, about."""
+        return sum(chunk.nbytes for chunk in self._chunks)
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """All records as one record batch: offset, timestamp, key, headers, then value or the typed columns."""
+        if self._arrow is None:
+            self._arrow = self._joined()
+        return self._arrow
+
+    def _joined(self) -> pa.RecordBatch:
+        schema = self._layout.read_schema
+        offset = self.first_offset
+        parts = []
+        for chunk in self._chunks:
+            numbers = pa.array(np.arange(offset, offset + chunk.num_rows))
+            headers = (
+                chunk.column("headers")
+                if "headers" in chunk.schema.names
+                else pa.nulls(chunk.num_rows, HEADERS.type)
+            )
+            columns = [numbers, chunk.column("timestamp"), chunk.column("key"), headers]
+            columns += [chunk.column(name) for name in self._layout.columns.names]
+            parts.append(pa.record_batch(columns, schema=schema))
+            offset += chunk.num_rows
+        if not parts:
+            return _empty(schema)
+        return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+
+    def _values(self, part: pa.RecordBatch) -> list[Any]:
+        if not self._layout.is_typed:
+            values: list[Any] = part.column("value").to_pylist()
+            return values
+        return part.select(self._layout.columns.names).to_pylist()
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.record_batch([pa.array([], field.type) for field in schema], schema=schema)
+
+
+def _milliseconds(column: pa.Array) -> list[int]:
+    micros = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    milliseconds: list[int] = (micros // 1000).tolist()
+    return milliseconds
+
+
+def _headers(part: pa.RecordBatch) -> Iterator[Mapping[str, bytes]]:
+    if "headers" not in part.schema.names:
+        return repeat(NO_HEADERS)
+    return (dict(pairs) if pairs else NO_HEADERS for pairs in part.column("headers").to_pylist())
+
+
+_AT_ONCE: Final = 8192
+"""Records turned into objects at a time: large enough to be fast, small enough to stay in the cache."""

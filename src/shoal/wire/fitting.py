@@ -1,0 +1,234 @@
+"""What a user gives, as a batch in a stream's stored layout: checked, cast where nothing is lost, or refused.
+
+A refusal names the column and the type. Nothing here cuts, routes or numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shoal.core.errors import InvalidInput, InvalidKey, InvalidTimestamp, SchemaMismatch, TooLarge
+from shoal.core.limits import HEADERS_MAX, RECORD_BYTES_MAX, TIMESTAMP_MS_MAX
+from shoal.wire.layout import HEADERS, KEY, RESERVED, TIMESTAMP, Layout
+
+Columns = pa.Table | pa.RecordBatch
+
+
+def fit_columns(layout: Layout, given: Columns, key_column: str | None, now_ms: int) -> pa.RecordBatch:
+    """A table or record batch in the stored layout; `key_column` is kept as a column if the schema has it."""
+    if not isinstance(given, pa.Table | pa.RecordBatch):
+        raise InvalidInput("table", type(given).__name__, "give a pyarrow.Table or pyarrow.RecordBatch")
+    names = given.schema.names
+    if len(set(names)) != len(names):
+        raise InvalidInput("table", names, "a column name is given twice")
+    if key_column is not None and key_column not in names:
+        raise InvalidInput("key_column", key_column, f"the table has the columns {', '.join(names)}")
+    for name in names:
+        if name not in layout.columns.names and name not in ("key", "timestamp", "headers", key_column):
+            wanted = ", ".join([*layout.columns.names, "key", "timestamp", "headers"])
+            raise SchemaMismatch(name, given=str(given.schema.field(name).type), wanted=f"only {wanted}")
+    rows = given.num_rows
+    headers = _column(given, "headers")
+    has_headers = headers is not None and headers.null_count < rows
+    columns = [_fit_timestamps(_column(given, "timestamp"), rows, now_ms)]
+    columns.append(_fit_keys(_column(given, key_column or "key"), key_column or "key", rows))
+    if has_headers:
+        columns.append(_fit_one(headers, HEADERS))
+    columns.extend(_fit_one(_column(given, field.name), field, rows) for field in layout.columns)
+    return pa.record_batch(columns, schema=layout.stored(with_headers=has_headers))
+
+
+def fit_records(
+    layout: Layout,
+    values: Sequence[Any],
+    keys: Sequence[bytes | None],
+    timestamps_ms: Sequence[int],
+    headers: Sequence[Mapping[str, bytes] | None] | None,
+) -> pa.RecordBatch:
+    """Records that were checked one by one (see `check_value`) as a batch in the stored layout."""
+    stamps = pa.array(np.asarray(timestamps_ms, dtype=np.int64) * 1000).cast(TIMESTAMP.type)
+    columns = [stamps, pa.array(keys, KEY.type)]
+    if headers is not None:
+        columns.append(pa.array([list(h.items()) if h else None for h in headers], HEADERS.type))
+    if layout.is_typed:
+        rows = pa.array(values, pa.struct(list(layout.columns)))
+        columns.extend(rows.flatten())
+    else:
+        columns.append(pa.array(values, pa.binary()))
+    return pa.record_batch(columns, schema=layout.stored(with_headers=headers is not None))
+
+
+def check_value(layout: Layout, value: Any) -> tuple[Any, int]:
+    """One value as it will be stored, and about how many bytes it takes."""
+    if layout.is_typed:
+        return _check_row(layout, value)
+    if isinstance(value, str):
+        value = value.encode()
+    elif isinstance(value, bytearray | memoryview):
+        value = bytes(value)
+    elif value is not None and not isinstance(value, bytes):
+        raise SchemaMismatch("value", given=type(value).__name__, wanted="bytes or str: it has no schema")
+    return value, check_size(len(value) if value is not None else 0)
+
+
+def check_size(size: int) -> int:
+    """The size of one record, if it is within the limit."""
+    if size > RECORD_BYTES_MAX:
+        raise TooLarge("record", size=size, limit=RECORD_BYTES_MAX, remedy="keep large objects elsewhere")
+    return size
+
+
+def check_headers(headers: Mapping[str, bytes | str] | None) -> dict[str, bytes] | None:
+    """Headers as they are stored: text to bytes."""
+    if not headers:
+        return None
+    if not isinstance(headers, Mapping):
+        raise InvalidInput("headers", type(headers).__name__, "give a dict of str to bytes or str")
+    if len(headers) > HEADERS_MAX:
+        raise InvalidInput("headers", f"{len(headers)} of them", f"a record has at most {HEADERS_MAX}")
+    checked = {}
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, bytes | str):
+            raise InvalidInput("headers", {name: value}, "a header is a str with bytes or str")
+        checked[name] = value.encode() if isinstance(value, str) else value
+    return checked
+
+
+def check_row_sizes(batch: pa.RecordBatch) -> None:
+    """Refuse a batch in which one record's bytes are over the limit."""
+    if batch.nbytes <= RECORD_BYTES_MAX:
+        return
+    sizes = np.zeros(batch.num_rows, dtype=np.int64)
+    for column in batch.columns:
+        if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
+            sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+    largest = int(sizes.max())
+    check_size(largest)
+
+
+def _check_row(layout: Layout, value: Any) -> tuple[Any, int]:
+    """One row of a typed stream. Converting it now is what makes the error belong to this `send`."""
+    if not isinstance(value, Mapping):
+        raise SchemaMismatch(
+            "value", given=type(value).__name__, wanted=f"a dict with {', '.join(layout.columns.names)}"
+        )
+    for name in value:
+        if name not in layout.columns.names:
+            raise SchemaMismatch(
+                str(name), given=type(value[name]).__name__, wanted=f"only {', '.join(layout.columns.names)}"
+            )
+    size = 0
+    for field in layout.columns:
+        given = value.get(field.name)
+        if given is None:
+            if not field.nullable:
+                raise SchemaMismatch(field.name, given="null", wanted=f"{field.type}, not null")
+            continue
+        if type(given) in _QUICK.get(field.type, ()) and (
+            given.__class__ is not int or abs(given) < _QUICK_INT
+        ):
+            size += 8 if isinstance(given, int | float) else len(given)
+            continue
+        try:
+            size += pa.scalar(given, field.type).as_py().__sizeof__()
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise SchemaMismatch(
+                field.name, given=f"{type(given).__name__} ({error})", wanted=str(field.type)
+            ) from error
+    return value, check_size(size)
+
+
+# Values that fit their column for certain: the common ones need no scalar of their own.
+_QUICK_INT: Final = 1 << 31
+_QUICK: Final[dict[pa.DataType, tuple[type, ...]]] = {
+    pa.int64(): (int,),
+    pa.float64(): (float,),
+    pa.string(): (str,),
+    pa.binary(): (bytes,),
+    pa.bool_(): (bool,),
+}
+
+
+def _column(given: Columns, name: str) -> pa.Array | None:
+    if name not in given.schema.names:
+        return None
+    column = given.column(name)
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _fit_timestamps(column: pa.Array | None, rows: int, now_ms: int) -> pa.Array:
+    now = pa.scalar(now_ms * 1000, pa.int64()).cast(TIMESTAMP.type)
+    if column is None:
+        return pa.array(np.full(rows, now_ms * 1000, dtype=np.int64)).cast(TIMESTAMP.type)
+    if pa.types.is_integer(column.type):
+        column = pc.multiply(column.cast(pa.int64()), 1000) if _in_range(column, 1) else _refuse_times(column)
+    elif not pa.types.is_timestamp(column.type):
+        raise SchemaMismatch("timestamp", given=str(column.type), wanted="a timestamp, or int64 milliseconds")
+    elif column.type.tz is None:
+        column = column.cast(pa.timestamp("us")).cast(pa.int64())
+    fitted = column.cast(TIMESTAMP.type, safe=False)
+    if not _in_range(fitted.cast(pa.int64()), 1000):
+        _refuse_times(fitted)
+    return fitted if fitted.null_count == 0 else fitted.fill_null(now)
+
+
+def _in_range(column: pa.Array, per_ms: int) -> bool:
+    bounds = pc.min_max(column).as_py()
+    return bounds["min"] is None or (bounds["min"] >= 0 and bounds["max"] < (TIMESTAMP_MS_MAX + 1) * per_ms)
+
+
+def _refuse_times(column: pa.Array) -> pa.Array:
+    bounds = pc.min_max(column.cast(pa.int64())).as_py()
+    raise InvalidTimestamp("timestamp", bounds, "times from 1970 to the end of the year 9999")
+
+
+def _fit_keys(column: pa.Array | None, name: str, rows: int) -> pa.Array:
+    if column is None:
+        return pa.nulls(rows, KEY.type)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_null(column.type):
+        return pa.nulls(rows, KEY.type)
+    if not _is_bytes_like(column.type):
+        raise InvalidKey(name, str(column.type), "a key column is binary or string; cast it to one of them")
+    return column.cast(KEY.type)
+
+
+def _is_bytes_like(kind: pa.DataType) -> bool:
+    return any(
+        check(kind)
+        for check in (
+            pa.types.is_binary,
+            pa.types.is_string,
+            pa.types.is_large_binary,
+            pa.types.is_large_string,
+            pa.types.is_binary_view,
+            pa.types.is_string_view,
+            pa.types.is_fixed_size_binary,
+        )
+    )
+
+
+def _fit_one(column: pa.Array | None, field: pa.Field, rows: int = 0) -> pa.Array:
+    if column is None:
+        if not field.nullable:
+            raise SchemaMismatch(field.name, given="no such column", wanted=f"{field.type}, not null")
+        if field.name == "value" and field.type == pa.binary():
+            raise SchemaMismatch("value", given="no such column", wanted="a column 'value' of bytes or text")
+        return pa.nulls(rows, field.type)
+    if not field.nullable and column.null_count:
+        raise SchemaMismatch(field.name, given=f"{column.null_count} nulls", wanted=f"{field.type}, not null")
+    if column.type == field.type:
+        return column
+    try:
+        return column.cast(field.type)
+    except pa.ArrowException as error:
+        raise SchemaMismatch(field.name, given=f"{column.type} ({error})", wanted=str(field.type)) from error
+
+
+assert {TIMESTAMP.name, KEY.name, HEADERS.name} <= RESERVED

@@ -1,0 +1,120 @@
+"""How a stream's batches look as Arrow columns, and the bytes that are stored of them.
+
+A stored batch is one Arrow IPC record batch message without its schema: the schema follows from the
+stream's columns and the batch's layout number, and would be most of a small batch's bytes. Columns:
+`timestamp`, `key`, `headers` only where any record has some (layout 1), then `value`, or the
+stream's own typed columns.
+
+Timestamps are microseconds in UTC, keys and values plain binary: what Spark takes without a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import pyarrow as pa
+
+from shoal.core.errors import InvalidInput, StoreCorrupt
+from shoal.core.model import Compression
+
+TIMESTAMP: Final = pa.field("timestamp", pa.timestamp("us", tz="UTC"), nullable=False)
+KEY: Final = pa.field("key", pa.binary())
+HEADERS: Final = pa.field("headers", pa.map_(pa.string(), pa.binary()))
+OFFSET: Final = pa.field("offset", pa.int64(), nullable=False)
+VALUE: Final = pa.schema([pa.field("value", pa.binary())])
+RESERVED: Final = frozenset({"stream", "shard", "offset", "timestamp", "key", "headers"})
+
+PLAIN_LAYOUT: Final = 0
+HEADERS_LAYOUT: Final = 1
+
+SchemaLike = pa.Schema | Mapping[str, pa.DataType | str]
+
+
+class Layout:
+    """The columns of one stream. `columns` are the stream's own: typed ones, or `value`."""
+
+    def __init__(self, schema: bytes | None) -> None:
+        self.is_typed = schema is not None
+        self.columns: pa.Schema = VALUE if schema is None else pa.ipc.read_schema(pa.py_buffer(schema))
+        self._stored = {
+            PLAIN_LAYOUT: pa.schema([TIMESTAMP, KEY, *self.columns]),
+            HEADERS_LAYOUT: pa.schema([TIMESTAMP, KEY, HEADERS, *self.columns]),
+        }
+        self._prefix = {number: stored.serialize() for number, stored in self._stored.items()}
+        self.read_schema: pa.Schema = pa.schema([OFFSET, TIMESTAMP, KEY, HEADERS, *self.columns])
+
+    def stored(self, *, with_headers: bool) -> pa.Schema:
+        """The schema of a stored batch."""
+        return self._stored[HEADERS_LAYOUT if with_headers else PLAIN_LAYOUT]
+
+    def encode(self, batch: pa.RecordBatch, compression: Compression) -> tuple[int, bytes]:
+        """The layout number and the bytes of a batch that has one of the stored schemas."""
+        number = HEADERS_LAYOUT if "headers" in batch.schema.names else PLAIN_LAYOUT
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self._stored[number], options=_WRITE[compression]) as writer:
+            writer.write_batch(batch)
+        whole, prefix = sink.getvalue(), self._prefix[number]
+        assert whole.slice(0, prefix.size).equals(prefix), "Arrow writes a stream's schema first, unchanged"
+        return number, whole.slice(prefix.size, whole.size - prefix.size - _END_OF_STREAM).to_pybytes()
+
+    def decode(self, number: int, payload: bytes) -> pa.RecordBatch:
+        """The batch of these bytes."""
+        try:
+            return pa.ipc.read_record_batch(pa.py_buffer(payload), self._stored[number])
+        except (KeyError, pa.ArrowException, OSError, ValueError) as error:
+            raise StoreCorrupt(f"a stored batch (layout {number}) cannot be decoded: {error}") from error
+
+
+def stored_schema(schema: SchemaLike | None) -> bytes | None:
+    """A user's schema, checked, as it is kept with the stream."""
+    if schema is None:
+        return None
+    checked = schema if isinstance(schema, pa.Schema) else _from_mapping(schema)
+    if len(checked) == 0:
+        raise InvalidInput("schema", "no columns", "name at least one column, or leave the schema out")
+    for column in checked:
+        if column.name in RESERVED or checked.names.count(column.name) > 1:
+            raise InvalidInput(
+                "schema",
+                column.name,
+                f"a column name is used once and is none of {', '.join(sorted(RESERVED))}",
+            )
+        if not _is_storable(column.type):
+            raise InvalidInput(
+                "schema", f"{column.name}: {column.type}", "use a plain Arrow type for this column"
+            )
+    return bytes(checked.remove_metadata().serialize())
+
+
+def _from_mapping(schema: object) -> pa.Schema:
+    if not isinstance(schema, Mapping):
+        raise InvalidInput("schema", schema, "give a pyarrow.Schema, or a dict of column name to type")
+    fields = []
+    for name, kind in schema.items():
+        try:
+            fields.append(pa.field(name, pa.type_for_alias(kind) if isinstance(kind, str) else kind))
+        except (ValueError, TypeError) as error:
+            raise InvalidInput("schema", f"{name}: {kind}", f"not an Arrow type ({error})") from error
+    return pa.schema(fields)
+
+
+def _is_storable(kind: pa.DataType) -> bool:
+    """Dictionaries and extensions need more than one message or code of their own."""
+    plain = not (
+        pa.types.is_dictionary(kind)
+        or pa.types.is_union(kind)
+        or pa.types.is_run_end_encoded(kind)
+        or isinstance(kind, pa.BaseExtensionType)
+    )
+    return plain and all(_is_storable(kind.field(i).type) for i in range(kind.num_fields))
+
+
+# Without threads: a batch has few columns, and handing them to a pool costs more than it gives.
+_WRITE: Final = {
+    kind: pa.ipc.IpcWriteOptions(
+        compression=None if kind is Compression.NONE else kind.value, use_threads=False
+    )
+    for kind in Compression
+}
+_END_OF_STREAM: Final = 8

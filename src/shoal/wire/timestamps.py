@@ -1,0 +1,36 @@
+"""Times: as users give them, and as a batch holds them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shoal.core.errors import InvalidTimestamp
+from shoal.core.limits import TIMESTAMP_MS_MAX
+
+
+def timestamp_ms(value: object) -> int:
+    """An int in milliseconds, or a datetime with a time zone."""
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise InvalidTimestamp("timestamp", value, "give the datetime a time zone, such as datetime.UTC")
+        value = int(value.timestamp() * 1000)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidTimestamp("timestamp", value, "give milliseconds since 1970 as an int, or a datetime")
+    if not 0 <= value <= TIMESTAMP_MS_MAX:
+        raise InvalidTimestamp("timestamp", value, "milliseconds, from 1970 to the end of the year 9999")
+    return value
+
+
+def batch_timestamps(batch: pa.RecordBatch) -> list[int]:
+    """Every timestamp of a batch in µs, in order."""
+    stamps: list[int] = batch.column("timestamp").cast(pa.int64()).to_pylist()
+    return stamps
+
+
+def top_timestamp(batch: pa.RecordBatch) -> int:
+    """The highest timestamp of a batch, in µs."""
+    top: int = pc.max(batch.column("timestamp").cast(pa.int64())).as_py()
+    return top
