@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
+from shoal.core.checking import is_number
 from shoal.core.errors import EmptyBatch, InvalidInput, ShoalError
 from shoal.core.lineage import find_shard
 from shoal.core.model import (
@@ -48,7 +49,7 @@ def connect(url: str, *, durable: bool = True, housekeeping_s: float = 30.0) -> 
     The schema is created or brought up to date. With `durable=False` a database whose settings would
     lose acknowledged records at a power cut is taken all the same. Retention runs every `housekeeping_s`.
     """
-    if isinstance(housekeeping_s, bool) or not isinstance(housekeeping_s, int | float) or housekeeping_s <= 0:
+    if not is_number(housekeeping_s) or housekeeping_s <= 0:
         raise InvalidInput("housekeeping_s", housekeeping_s, "seconds, more than 0")
     store = SQLStore.open(url, durable=durable)
     return Hub(LocalHub(store, keeper_interval_s=housekeeping_s), store.description)
@@ -260,7 +261,7 @@ def _fit_list(layout: Layout, records: object) -> pa.RecordBatch:
 _Kind = TypeVar("_Kind", KeyHash, Compression)
 
 
-def _choice(field: str, value: object, kinds: type[_Kind]) -> _Kind:
+def _choice(field: str, value: str, kinds: type[_Kind]) -> _Kind:
     try:
         return kinds(value)
     except ValueError as error:
@@ -272,7 +273,7 @@ def _retention_ms(value: timedelta | float | None) -> int | None:
         value = value.total_seconds()
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+    if not is_number(value) or value <= 0:
         raise InvalidInput("retention", value, "seconds, or a timedelta, more than 0; None keeps for ever")
     return max(1, int(value * 1000))
 

@@ -193,7 +193,7 @@ class BufferFull(ShoalError):
 
     def __init__(self, *, buffered: int, limit: int, waited_s: float) -> None:
         super().__init__(
-            f"buffer_bytes_max={limit}: {buffered} bytes wait to be stored and none were within {waited_s:g} s; "
+            f"buffer_bytes_max={limit}: {buffered} bytes wait, and none were stored within {waited_s:g} s; "
             "send slower, raise buffer_bytes_max, or look at why the store is slow"
         )
         self.buffered, self.limit, self.waited_s = buffered, limit, waited_s
@@ -207,7 +207,8 @@ class DeliveryTimeout(ShoalError):
 
     def __init__(self, *, shard: int, records: int, waited_s: float, last: str) -> None:
         super().__init__(
-            f"shard {shard}: {records} records not confirmed within delivery_timeout={waited_s:g} s; last: {last}"
+            f"shard {shard}: {records} records were not confirmed within "
+            f"delivery_timeout_s={waited_s:g}; the store's last answer: {last}"
         )
         self.shard, self.records, self.waited_s, self.last = shard, records, waited_s, last
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from shoal.core.checking import is_whole
 from shoal.core.errors import UnknownShard
 from shoal.core.model import Shard, ShardId, StreamInfo
 from shoal.core.ring import RING_SIZE
@@ -17,7 +18,7 @@ from shoal.core.ring import RING_SIZE
 
 def find_shard(stream: StreamInfo, shard: object) -> Shard:
     """The shard of this id, or an error that says which ids there are."""
-    if isinstance(shard, bool) or not isinstance(shard, int) or not 0 <= shard < len(stream.shards):
+    if not is_whole(shard) or not 0 <= shard < len(stream.shards):
         raise UnknownShard(stream=str(stream.full_name), shard=shard, shards=len(stream.shards))
     return stream.shards[shard]
 
@@ -65,7 +66,7 @@ def ended(shards: Sequence[Shard], checkpoints: Mapping[int, int]) -> set[ShardI
 def readable(
     shards: Sequence[Shard], checkpoints: Mapping[int, int], *, in_order: bool = True
 ) -> list[ShardId]:
-    """Shards that a group may read now: with something left to come, and in an in-order group with every ancestor ended."""
+    """Shards that a group may read now: something is left to come and, in order, all ancestors ended."""
     done = ended(shards, checkpoints)
     return [
         shard.id

@@ -12,7 +12,7 @@ from shoal.core.errors import InvalidName
 from shoal.core.limits import NAME_LENGTH_MAX
 from shoal.core.model import DEFAULT_PROJECT, StreamName
 
-_RULE: Final = re.compile(r"[A-Za-z0-9._-]{1,%d}" % NAME_LENGTH_MAX)
+_RULE: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_LENGTH_MAX}}}")
 
 
 def checked_name(field: str, name: object) -> str:

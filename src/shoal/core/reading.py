@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from shoal.core.checking import is_number, is_whole
 from shoal.core.errors import InvalidInput, OffsetExpired, OffsetOutOfRange
 from shoal.core.limits import READ_BYTES_DEFAULT, READ_RECORDS_DEFAULT, READ_WAIT_S_MAX
 from shoal.core.model import Shard, StreamName
@@ -21,9 +22,9 @@ class ReadLimits:
 
     def __post_init__(self) -> None:
         for field, value in (("max_records", self.max_records), ("max_bytes", self.max_bytes)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            if not is_whole(value) or value < 1:
                 raise InvalidInput(field, value, "a read returns at least 1")
-        if not 0 <= self.wait_s <= READ_WAIT_S_MAX:
+        if not is_number(self.wait_s) or not 0 <= self.wait_s <= READ_WAIT_S_MAX:
             raise InvalidInput("wait", self.wait_s, f"seconds from 0 to {READ_WAIT_S_MAX:g}")
 
 
@@ -54,7 +55,7 @@ class ReadPlan:
 
 def check_offset(stream: StreamName, shard: Shard, offset: object) -> int:
     """An offset that can be read from: kept, and not past the end."""
-    if isinstance(offset, bool) or not isinstance(offset, int):
+    if not is_whole(offset):
         raise InvalidInput("offset", offset, "an offset is an int from 0 on")
     if not 0 <= offset <= shard.next_offset:
         raise OffsetOutOfRange(

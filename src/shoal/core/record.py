@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
+
+RecordValue = bytes | dict[str, object] | None
+"""Bytes, or the typed columns of one record."""
 
 NO_HEADERS: Final[Mapping[str, bytes]] = MappingProxyType({})
 
@@ -24,7 +27,7 @@ class Record:
         offset: int,
         timestamp: int,
         key: bytes | None,
-        value: Any,
+        value: RecordValue,
         headers: Mapping[str, bytes] = NO_HEADERS,
     ) -> None:
         self.offset = offset

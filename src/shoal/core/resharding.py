@@ -11,8 +11,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Final
 
+from shoal.core.checking import is_whole
 from shoal.core.errors import ShardChangeRefused
 from shoal.core.limits import SHARDS_MAX
 from shoal.core.model import Shard, ShardId, ShardStatus
@@ -32,7 +34,7 @@ def first_shards(count: object, now_ms: int) -> Shards:
     cuts = equal_cuts(checked_shard_count(count))
     return tuple(
         Shard(id=ShardId(i), begin=begin, end=end, created_ms=now_ms)
-        for i, (begin, end) in enumerate(zip(cuts[:-1], cuts[1:], strict=True))
+        for i, (begin, end) in enumerate(pairwise(cuts))
     )
 
 
@@ -44,12 +46,9 @@ def split(shards: Shards, shard: Shard, at: int | None, now_ms: int) -> Shards:
             "shard", shard.id, f"the stream has {SHARDS_MAX} open shards, the most there may be"
         )
     cut = _middle(shard.begin, shard.end) if at is None else at
-    if isinstance(cut, bool) or not isinstance(cut, int) or not shard.begin < cut < shard.end:
-        raise ShardChangeRefused(
-            "at", cut if not isinstance(cut, int) else hex(cut),
-            f"shard {shard.id} owns [{shard.begin:#x}, {shard.end:#x}); "
-            "split it at a hash inside, not on its edge",
-        )  # fmt: skip
+    if not is_whole(cut) or not shard.begin < cut < shard.end:
+        owned = f"shard {shard.id} owns [{shard.begin:#x}, {shard.end:#x})"
+        raise ShardChangeRefused("at", at, f"{owned}; split it at a hash inside, not on its edge")
     return _changed(shards, [shard], [(shard.begin, cut), (cut, shard.end)], now_ms)
 
 
@@ -79,7 +78,7 @@ def reshard(shards: Shards, count: object, now_ms: int) -> Shards:
     of cuts to add plus those to remove; doing just these is the shortest. Splits come first: merging
     first would make a child wait for parents whose keys it does not hold.
     """
-    have = sorted(s.begin for s in shards if s.is_open) + [RING_SIZE]
+    have = [*sorted(s.begin for s in shards if s.is_open), RING_SIZE]
     want = _nearest_equal_cuts(checked_shard_count(count), have)
     change = _Change(shards, now_ms)
     _split_all(change, have, sorted(set(want) - set(have)))
@@ -118,7 +117,7 @@ def _changed(shards: Shards, parents: list[Shard], ranges: list[tuple[int, int]]
 
 def _split_all(change: _Change, have: Sequence[int], cuts: Sequence[int]) -> None:
     """Split at every cut; within one shard the middle cut first, so that the lineage stays shallow."""
-    for begin, end in zip(have[:-1], have[1:], strict=True):
+    for begin, end in pairwise(have):
         waiting = [(begin, end, cuts[bisect_right(cuts, begin) : bisect_left(cuts, end)])]
         while waiting:
             low, high, inside = waiting.pop()

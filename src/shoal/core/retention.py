@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
 
+from shoal.core.checking import is_whole
 from shoal.core.errors import InvalidInput
 from shoal.core.model import ShardId, StreamSettings
 from shoal.core.reading import BatchMeta
@@ -67,6 +68,6 @@ def checked_retention(field: str, value: object) -> int | None:
     """A retention setting: None for ever, otherwise at least 1."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if not is_whole(value) or value < 1:
         raise InvalidInput(field, value, "give a whole number from 1 on, or None to keep for ever")
     return value

@@ -16,6 +16,7 @@ from typing import Final
 
 import xxhash
 
+from shoal.core.checking import is_whole
 from shoal.core.errors import InvalidInput, InvalidKey
 from shoal.core.limits import SHARDS_MAX
 from shoal.core.model import KeyHash
@@ -56,7 +57,7 @@ def checked_hash(value: object) -> int:
             number = int(value, 16)
         except ValueError:
             number = None
-    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < RING_SIZE:
+    if not is_whole(number) or not 0 <= number < RING_SIZE:
         raise InvalidInput("hash_key", value, "an int from 0 to 2**128-1, or up to 32 hexadecimal digits")
     return number
 
@@ -68,7 +69,7 @@ def logical_partition(place_: int) -> int:
 
 def checked_shard_count(count: object) -> int:
     """A number of shards that a stream may have."""
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= SHARDS_MAX:
+    if not is_whole(count) or not 1 <= count <= SHARDS_MAX:
         raise InvalidInput("shards", count, f"a stream has 1 to {SHARDS_MAX} shards")
     return count
 

@@ -64,8 +64,8 @@ class Committer:
             for ticket in group:
                 ticket.answers = answers[place : place + len(ticket.requests)]
                 place += len(ticket.requests)
-        except BaseException as error:
-            # Each of the group raises it in their own thread. If the answer was lost the batches may be
+        except BaseException as error:  # noqa: BLE001 - each of the group raises it again
+            # If the answer was lost the batches may be
             # stored all the same: a retry with the same numbers finds out.
             for ticket in group:
                 ticket.error = error

@@ -1,4 +1,4 @@
-"""Housekeeping by itself: retention, what deleted streams left, producers long silent. One thread, seldom awake."""
+"""Housekeeping by itself: retention, what deleted streams left, producers long silent."""
 
 from __future__ import annotations
 

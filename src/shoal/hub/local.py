@@ -6,9 +6,11 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from shoal.core.appending import Offer
+from shoal.core.checking import is_whole
 from shoal.core.errors import EmptyBatch, ShardClosed, ShoalError, TooLarge, UnknownStream
 from shoal.core.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, PRODUCER_STATE_KEPT_MS
 from shoal.core.lineage import find_shard
@@ -182,9 +184,7 @@ class LocalHub:
             if settings.retention_ms is None and settings.retention_bytes is None:
                 continue
             now_ms = _now_ms()
-            while cuts := self._store.trim(
-                stream, lambda fronts, size, kept=settings, now=now_ms: plan_cuts(fronts, size, kept, now)
-            ):
+            while cuts := self._store.trim(stream, partial(plan_cuts, settings=settings, now_ms=now_ms)):
                 trimmed += [
                     Trimmed(
                         stream=stream.full_name,
@@ -212,7 +212,7 @@ class LocalHub:
     def _stream(self, name: StreamName, shard: int) -> StreamInfo:
         """The stream as last seen, if that view has the shard; otherwise as of now."""
         seen = self._streams.get(name)
-        if seen is not None and isinstance(shard, int) and 0 <= shard < len(seen.shards):
+        if seen is not None and is_whole(shard) and 0 <= shard < len(seen.shards):
             return seen
         return self.describe_stream(name)
 

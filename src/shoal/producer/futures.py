@@ -51,9 +51,16 @@ class SendFuture:
     def add_done_callback(self, callback: Callable[[SendFuture], object]) -> None:
         """Call back when it is settled, in the sender's thread, or at once if it is."""
         batch = self._current()
-        batch.callbacks.append(lambda: callback(self) if self.done() else self.add_done_callback(callback))
+        batch.callbacks.append(lambda: self._call_back(callback))
         if batch.settled.is_set():
             _run_callbacks(batch)
+
+    def _call_back(self, callback: Callable[[SendFuture], object]) -> None:
+        """The batch is settled; if that means it was moved, wait for where it went."""
+        if self.done():
+            callback(self)
+        else:
+            self.add_done_callback(callback)
 
     def _current(self) -> PendingRecords:
         """The batch it is in now, following it through closed shards."""
@@ -124,7 +131,7 @@ def settle(batch: PendingRecords | PendingColumns) -> None:
 
 
 def _run_callbacks(batch: PendingRecords | PendingColumns) -> None:
-    """Each callback once, whoever comes first. They are user code: one that raises is reported, not followed."""
+    """Each callback once, whoever comes first. They are user code: one that raises is reported."""
     while True:
         try:
             callback = batch.callbacks.pop(0)
@@ -132,5 +139,5 @@ def _run_callbacks(batch: PendingRecords | PendingColumns) -> None:
             return
         try:
             callback()
-        except Exception:
+        except Exception:  # noqa: BLE001 - around user code
             _log.exception("a callback of a future raised")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from shoal.core.checking import is_number
 from shoal.core.errors import InvalidInput
 from shoal.core.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
 
@@ -34,7 +35,7 @@ class ProducerOptions:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+            if not is_number(value) or value < 0:
                 raise InvalidInput(field.name, value, "a number from 0 on")
         for name, most in (("batch_bytes", BATCH_BYTES_MAX // 2), ("batch_records", BATCH_RECORDS_MAX)):
             if not 1 <= getattr(self, name) <= most:

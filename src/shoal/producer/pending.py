@@ -54,7 +54,7 @@ class PendingRecords(Settling):
     def __len__(self) -> int:
         return len(self.values)
 
-    def add(
+    def add(  # noqa: PLR0917 - the hot path: keywords cost more than they tell
         self,
         value: Any,
         key: bytes | None,

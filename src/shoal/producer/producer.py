@@ -46,7 +46,12 @@ class Producer:
         self._layout = Layout(stream.settings.schema)
         self._queues = Queues(ShardMap.of(stream), self._how, self.options)
         self._sender = Sender(
-            service, stream, self._queues, self.options, f"~{uuid.uuid4().hex}", self._new_unkeyed_place
+            service,
+            stream,
+            self._queues,
+            options=self.options,
+            producer=f"~{uuid.uuid4().hex}",
+            unkeyed=self._new_unkeyed_place,
         )
         self._changed = self._sender.changed
         self._closed: str | None = None

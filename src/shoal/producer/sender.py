@@ -1,8 +1,9 @@
 """Sends what is due, one call at a time, until told to stop. The only one who talks to the hub.
 
-One round: take the heads that are due; send them in one call, again and again while the failure is a passing
-one; write each outcome; if a shard was closed, take the new map and move what waited for it. Because a round is
-settled before the next begins, nothing is in flight when the map changes, and a retry repeats the same numbers.
+One round: take the heads that are due; send them in one call, again and again while the failure is a
+passing one; write each outcome; if a shard was closed, take the new map and move what waited for it. Because
+a round is settled before the next begins, nothing is in flight when the map changes, and a retry repeats
+the same numbers.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Sender:
         service: HubService,
         stream: StreamInfo,
         queues: Queues,
+        *,
         options: ProducerOptions,
         producer: str,
         unkeyed: Callable[[], int],
@@ -68,7 +70,7 @@ class Sender:
                 return
             try:
                 settled = self._round(batches)
-            except Exception as error:  # a thread's top: whatever it is, nobody may wait for ever
+            except Exception as error:  # noqa: BLE001 - a thread's top: whatever it is, nobody may wait for ever
                 _log.exception("the sender of %s failed", self._stream.full_name)
                 failure = (
                     error if isinstance(error, ShoalError) else ShoalError(f"the sender failed: {error!r}")
@@ -170,7 +172,7 @@ class Sender:
         return self._queues.remap(ShardMap.of(stream), self._unkeyed)
 
     def _fail(self, batches: list[Pending], error: ShoalError) -> None:
-        """Write an error as the outcome. Whether they are stored may be unknown, so the numbering begins anew."""
+        """Write an error as the outcome. They may be stored all the same, so the numbering begins anew."""
         _log.error("records for %s were not stored: %s", self._stream.full_name, error)
         if isinstance(error, ProducerFenced):
             self.fatal = error

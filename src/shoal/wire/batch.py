@@ -75,10 +75,11 @@ class Batch:
     @property
     def nbytes(self) -> int:
         """Bytes held in memory, about."""
-        return sum(chunk.nbytes for chunk in self._chunks)
+        size: int = sum(chunk.nbytes for chunk in self._chunks)
+        return size
 
     def to_arrow(self) -> pa.RecordBatch:
-        """All records as one record batch: offset, timestamp, key, headers, then value or the typed columns."""
+        """All records as one record batch: offset, timestamp, key, headers, then value or typed columns."""
         if self._arrow is None:
             self._arrow = self._joined()
         return self._arrow
@@ -106,7 +107,8 @@ class Batch:
         if not self._layout.is_typed:
             values: list[Any] = part.column("value").to_pylist()
             return values
-        return part.select(self._layout.columns.names).to_pylist()
+        rows: list[Any] = part.select(self._layout.columns.names).to_pylist()
+        return rows
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:

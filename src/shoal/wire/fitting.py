@@ -6,17 +6,18 @@ A refusal names the column and the type. Nothing here cuts, routes or numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shoal.core.checking import is_instance_of
 from shoal.core.errors import InvalidInput, InvalidKey, InvalidTimestamp, SchemaMismatch, TooLarge
 from shoal.core.limits import HEADERS_MAX, RECORD_BYTES_MAX, TIMESTAMP_MS_MAX
 from shoal.wire.layout import HEADERS, KEY, RESERVED, TIMESTAMP, Layout
 
-Columns = pa.Table | pa.RecordBatch
+Columns: TypeAlias = pa.Table | pa.RecordBatch
 
 
 def fit_columns(layout: Layout, given: Columns, key_column: str | None, now_ms: int) -> pa.RecordBatch:
@@ -87,13 +88,13 @@ def check_headers(headers: Mapping[str, bytes | str] | None) -> dict[str, bytes]
     """Headers as they are stored: text to bytes."""
     if not headers:
         return None
-    if not isinstance(headers, Mapping):
+    if not is_instance_of(headers, Mapping):
         raise InvalidInput("headers", type(headers).__name__, "give a dict of str to bytes or str")
     if len(headers) > HEADERS_MAX:
         raise InvalidInput("headers", f"{len(headers)} of them", f"a record has at most {HEADERS_MAX}")
     checked = {}
     for name, value in headers.items():
-        if not isinstance(name, str) or not isinstance(value, bytes | str):
+        if not is_instance_of(name, str) or not is_instance_of(value, (bytes, str)):
             raise InvalidInput("headers", {name: value}, "a header is a str with bytes or str")
         checked[name] = value.encode() if isinstance(value, str) else value
     return checked

@@ -57,7 +57,7 @@ def column_hashes(keys: pa.Array) -> Hashes:
         if length < _SHORT and len(rows) >= _SMALL // 8:
             hashes[rows] = _hash_short(padded, starts[rows], length)
         else:
-            view = memoryview(padded)
+            view = padded.data
             hashes[rows] = [
                 xxhash.xxh64_intdigest(view[start : start + length], SPARK_SEED)
                 for start in starts[rows].tolist()

@@ -11,10 +11,11 @@ Timestamps are microseconds in UTC, keys and values plain binary: what Spark tak
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
+from shoal.core.checking import is_instance_of
 from shoal.core.errors import InvalidInput, StoreCorrupt
 from shoal.core.model import Compression
 
@@ -28,7 +29,7 @@ RESERVED: Final = frozenset({"stream", "shard", "offset", "timestamp", "key", "h
 PLAIN_LAYOUT: Final = 0
 HEADERS_LAYOUT: Final = 1
 
-SchemaLike = pa.Schema | Mapping[str, pa.DataType | str]
+SchemaLike: TypeAlias = pa.Schema | Mapping[str, pa.DataType | str]
 
 
 class Layout:
@@ -87,8 +88,8 @@ def stored_schema(schema: SchemaLike | None) -> bytes | None:
     return bytes(checked.remove_metadata().serialize())
 
 
-def _from_mapping(schema: object) -> pa.Schema:
-    if not isinstance(schema, Mapping):
+def _from_mapping(schema: Mapping[str, pa.DataType | str]) -> pa.Schema:
+    if not is_instance_of(schema, Mapping):
         raise InvalidInput("schema", schema, "give a pyarrow.Schema, or a dict of column name to type")
     fields = []
     for name, kind in schema.items():

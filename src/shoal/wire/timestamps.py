@@ -7,6 +7,7 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shoal.core.checking import is_whole
 from shoal.core.errors import InvalidTimestamp
 from shoal.core.limits import TIMESTAMP_MS_MAX
 
@@ -17,7 +18,7 @@ def timestamp_ms(value: object) -> int:
         if value.tzinfo is None:
             raise InvalidTimestamp("timestamp", value, "give the datetime a time zone, such as datetime.UTC")
         value = int(value.timestamp() * 1000)
-    if isinstance(value, bool) or not isinstance(value, int):
+    if not is_whole(value):
         raise InvalidTimestamp("timestamp", value, "give milliseconds since 1970 as an int, or a datetime")
     if not 0 <= value <= TIMESTAMP_MS_MAX:
         raise InvalidTimestamp("timestamp", value, "milliseconds, from 1970 to the end of the year 9999")

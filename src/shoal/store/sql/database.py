@@ -66,7 +66,7 @@ class Database:
 
     @contextmanager
     def listening(self, companion: Closeable) -> Iterator[None]:
-        """For something with a connection of its own: no fork while this is entered, and closed before one."""
+        """For something with its own connection: no fork while inside, and it is closed before one."""
         with self._gate.passed():
             self._companions.add(companion)
             yield

@@ -17,7 +17,7 @@ from shoal.core.appending import Closed, ProducerState, Refuse, Repeat, ShardTai
 from shoal.core.errors import StoreCorrupt, UnknownStream
 from shoal.core.limits import READ_BATCHES_MAX, RETENTION_BATCHES_PER_STEP
 from shoal.core.model import Appended, ShardId, ShardStatus, StreamInfo, StreamName, StreamStats
-from shoal.core.reading import BatchMeta, ReadLimits, check_offset, plan_read
+from shoal.core.reading import BatchMeta, ReadLimits, ReadPlan, check_offset, plan_read
 from shoal.core.retention import Cut, ShardFront
 from shoal.core.statistics import stream_stats
 from shoal.ports import AppendAnswer, AppendRequest, Fetched, ShardGone, ShardShut, StoredBatch
@@ -62,12 +62,7 @@ class SQLLog:
             where = {"stream": stream_id, "at": shard, "offset": offset}
             if offset == found.next_offset:
                 return Fetched(shard=found, batches=(), end=offset)
-            # A few batches usually fill a read. Someone who appends single records needs many.
-            for count in (_FEW, READ_BATCHES_MAX):
-                metas = [_meta(row) for row in connection.execute(_METAS, {**where, "count": count})]
-                plan = plan_read(metas, offset, limits)
-                if len(metas) < count or (plan is not None and plan.last_base < metas[-1].base_offset):
-                    break
+            plan = _plan(connection, where, offset, limits)
             if plan is None:
                 raise StoreCorrupt(f"shard {shard} of {name} has no batch that holds offset {offset}")
             rows = connection.execute(_PAYLOADS, {**where, "low": plan.first_base, "high": plan.last_base})
@@ -240,6 +235,19 @@ def _batch_row(request: AppendRequest, at: Appended, tail: ShardTail) -> dict[st
         "layout": request.layout,
         "payload": request.payload,
     }
+
+
+def _plan(
+    connection: Connection, where: Mapping[str, int], offset: int, limits: ReadLimits
+) -> ReadPlan | None:
+    """A few batches usually fill a read. Who appends single records needs many looked at."""
+    plan = None
+    for count in (_FEW, READ_BATCHES_MAX):
+        metas = [_meta(row) for row in connection.execute(_METAS, {**where, "count": count})]
+        plan = plan_read(metas, offset, limits)
+        if len(metas) < count or (plan is not None and plan.last_base < metas[-1].base_offset):
+            break
+    return plan
 
 
 def _by_stream(places: Iterable[Place]) -> list[tuple[int, list[ShardId]]]:

@@ -7,7 +7,7 @@ A place on the ring is kept as 33 hexadecimal digits: it sorts as a number, and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -28,7 +28,11 @@ from shoal.core.limits import NAME_LENGTH_MAX
 
 metadata: Final = MetaData()
 
-_BYTEWISE: Final = {"mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin", "mysql_engine": "InnoDB"}
+_BYTEWISE: Final[dict[str, Any]] = {
+    "mysql_charset": "utf8mb4",
+    "mysql_collate": "utf8mb4_bin",
+    "mysql_engine": "InnoDB",
+}
 _Id: Final = BigInteger().with_variant(Integer, "sqlite")
 _Blob: Final = LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
 _Name: Final = String(NAME_LENGTH_MAX)
@@ -123,6 +127,6 @@ MIGRATIONS: Final[Sequence[Sequence[Table]]] = (
     (projects, streams, shards, batches),
     (producers,),
 )
-"""What each version added, from version 1 on. A released entry is never changed; a new version appends one."""
+"""What each version added, from version 1 on. A released entry is never changed; a new one is appended."""
 
 SCHEMA_VERSION: Final = len(MIGRATIONS)

@@ -1,4 +1,4 @@
-"""Wakes those who wait for a shard to grow or close. One thread for all waiters, and only while there are any.
+"""Wakes those who wait for a shard to grow or close. One thread for all waiters, while there are any.
 
 An append in this process rings its waiters directly. For appends of other processes the thread waits for a
 hint from the database, looks at the ends of the shards that are waited for, and rings those that moved.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -13,7 +15,7 @@ from shoal.store.sql.dialects.sqlite import SQLite
 
 __all__ = ["SCHEMES", "Dialect", "dialect_for"]
 
-SCHEMES = {
+SCHEMES: Final[dict[str, type[SQLite | Postgres | MariaDB]]] = {
     "sqlite": SQLite,
     "postgresql": Postgres,
     "postgres": Postgres,
@@ -24,7 +26,7 @@ SCHEMES = {
 
 def dialect_for(url: str) -> Dialect:
     """The dialect that a hub's URL asks for, with its driver found, or an error that says what to do."""
-    scheme = url.partition(":")[0].partition("+")[0].lower() if isinstance(url, str) else ""
+    scheme = str(url).partition(":")[0].partition("+")[0].lower()
     if scheme not in SCHEMES:
         raise InvalidUrl("url", url, f"a hub is one of {', '.join(f'{known}://…' for known in SCHEMES)}")
     try:

@@ -40,7 +40,7 @@ class Dialect(ABC):
     def engine(self) -> Engine:
         """A new engine. Nothing is opened yet."""
 
-    def inspect(self) -> None:
+    def inspect(self) -> None:  # noqa: B027 - a database may have nothing to refuse
         """Refuse what is not ours before anything is changed."""
 
     @abstractmethod
@@ -51,13 +51,13 @@ class Dialect(ABC):
     def migration_lock(self, connection: Connection) -> AbstractContextManager[None]:
         """Keep other processes from migrating at the same time."""
 
-    def begin_read(self, connection: Connection) -> None:
+    def begin_read(self, connection: Connection) -> None:  # noqa: B027 - the driver begins by itself
         """Begin a transaction that sees one moment."""
 
-    def begin_write(self, connection: Connection) -> None:
+    def begin_write(self, connection: Connection) -> None:  # noqa: B027 - the driver begins by itself
         """Begin a transaction that will write, waiting for other writers within a bound."""
 
-    def announce(self, connection: Connection, streams: Sequence[int]) -> None:
+    def announce(self, connection: Connection, streams: Sequence[int]) -> None:  # noqa: B027 - not all can
         """Inside a transaction: tell waiting processes that these streams will have changed."""
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""MariaDB and MySQL, through PyMySQL. They have no way to be told of a commit, so waiters look every 20 ms."""
+"""MariaDB and MySQL, through PyMySQL. They cannot tell anyone of a commit, so waiters look every 20 ms."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class MariaDB(Dialect):
             text("SELECT @@innodb_flush_log_at_trx_commit, @@innodb_doublewrite, @@log_bin, @@sync_binlog")
         ).one()
         flush, double, binlog, sync = (str(value) for value in rows)
-        wanted = [
+        wanted: list[tuple[str, str, tuple[str, ...]]] = [
             ("innodb_flush_log_at_trx_commit", flush, ("1", "3")),
             ("innodb_doublewrite", double, ("1", "ON")),
         ]

@@ -80,19 +80,23 @@ class Postgres(Dialect):
         """By SQLSTATE; a connection that broke has none."""
         state: str = getattr(getattr(error, "orig", error), "sqlstate", None) or ""
         detail = f"{self.description}: {first_line(error)}"
-        if state.startswith(("28", "3D")) or "password authentication failed" in detail:
+        if "password authentication failed" in detail:
             return StoreRefused(detail)
-        if not state or state.startswith(("08", "57P", "53300")):
-            return StoreUnavailable(detail)
-        if state.startswith("53"):
-            return StoreFull(detail)
-        if state.startswith(("40", "55P03", "57014", "25P03")):
-            return StoreBusy(detail, STORE_LOCK_WAIT_S)
-        if state == "25006":
-            return StoreReadOnly(detail)
-        if state.startswith("XX00"):
-            return StoreCorrupt(detail)
-        return StoreFailure(detail)
+        for starts, kind in _FAULTS.items():
+            if any(state.startswith(start) for start in starts):
+                return StoreBusy(detail, STORE_LOCK_WAIT_S) if kind is StoreBusy else kind(detail)
+        return StoreFailure(detail) if state else StoreUnavailable(detail)
+
+
+# Looked at in this order: 53300 is one of the 53s.
+_FAULTS: Final[dict[tuple[str, ...], Any]] = {
+    ("28", "3D"): StoreRefused,
+    ("08", "57P", "53300"): StoreUnavailable,
+    ("53",): StoreFull,
+    ("40", "55P03", "57014", "25P03"): StoreBusy,
+    ("25006",): StoreReadOnly,
+    ("XX00",): StoreCorrupt,
+}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""SQLite: the whole system in one file, several processes at once, through the driver of the standard library.
+"""SQLite: the whole system in one file, for several processes at once, through the standard library.
 
 WAL with full sync: a commit returns after the log file is synced. Writers take the write lock at BEGIN and
 try again every few milliseconds; SQLite's own waiting backs off to a tenth of a second, which starves
