@@ -4,9 +4,9 @@ from shoal.connect import Hub, connect
 from shoal.core import errors
 from shoal.core.errors import OffsetExpired, OffsetOutOfRange, ShardClosed, ShoalError
 from shoal.core.model import Appended, Position, ProducerStamp, Shard, StreamInfo
-from shoal.core.record import Record
 from shoal.producer import BatchFuture, Producer, ProducerOptions, SendFuture
 from shoal.wire.batch import Batch
+from shoal.wire.record import Record
 
 __all__ = [
     "Appended",

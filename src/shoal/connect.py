@@ -30,7 +30,6 @@ from shoal.core.model import (
 )
 from shoal.core.names import checked_name, stream_name
 from shoal.core.reading import ReadLimits
-from shoal.core.record import Record
 from shoal.core.retention import checked_retention
 from shoal.core.ring import checked_hash, checked_shard_count, key_bytes
 from shoal.hub.local import LocalHub
@@ -40,6 +39,7 @@ from shoal.store.sql.store import SQLStore
 from shoal.wire.batch import Batch
 from shoal.wire.fitting import check_headers, check_value, fit_columns, fit_records
 from shoal.wire.layout import Layout, SchemaLike, stored_schema
+from shoal.wire.record import Record
 from shoal.wire.timestamps import timestamp_ms
 
 

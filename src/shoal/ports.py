@@ -146,7 +146,7 @@ class ChangeSignal(Protocol):
     """Wakes those who wait for appends and shard changes, in this process and in others."""
 
     def wait(self, stream_id: int, shard: ShardId, beyond: int, timeout_s: float) -> None:
-        """Return when the shard may reach past `beyond` or is closed, or after the timeout; or for nothing."""
+        """Return when the shard may be past `beyond` or is closed, or after the timeout; or for nothing."""
 
     def ring(self, shards: Sequence[tuple[int, ShardId, int]]) -> None:
         """Tell waiters in this process of new ends: (stream id, shard, next offset)."""

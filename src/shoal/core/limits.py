@@ -28,6 +28,9 @@ TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
 READ_BYTES_DEFAULT: Final = 8_000_000
 """One read, uncompressed: about one full batch, large enough that the cost per call disappears."""
 
+READ_JOIN_BYTES: Final = 1_000_000
+"""A read joins stored batches up to this: beyond, copying them into one costs more than another call."""
+
 READ_RECORDS_DEFAULT: Final = 1_000_000
 """One read. The byte limit is what normally ends a read."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from shoal.core.checking import is_number, is_whole
 from shoal.core.errors import InvalidInput, OffsetExpired, OffsetOutOfRange
-from shoal.core.limits import READ_BYTES_DEFAULT, READ_RECORDS_DEFAULT, READ_WAIT_S_MAX
+from shoal.core.limits import READ_BYTES_DEFAULT, READ_JOIN_BYTES, READ_RECORDS_DEFAULT, READ_WAIT_S_MAX
 from shoal.core.model import Shard, StreamName
 
 
@@ -71,6 +71,7 @@ def check_offset(stream: StreamName, shard: Shard, offset: object) -> int:
 def plan_read(metas: Sequence[BatchMeta], offset: int, limits: ReadLimits) -> ReadPlan | None:
     """Choose whole batches from `metas` (the one that holds `offset` first) until a limit is reached.
 
+    Small batches are joined until they are worth a call; a large one is returned as it is, without a copy.
     The record limit trims the last batch. The byte limit ends between batches where it can; inside a
     single batch over the limit it trims by the batch's average record, at least one record.
     """
@@ -83,7 +84,7 @@ def plan_read(metas: Sequence[BatchMeta], offset: int, limits: ReadLimits) -> Re
         begin = max(offset, meta.base_offset)
         count = meta.next_offset - begin
         weight = meta.raw_bytes * count // meta.records
-        if first_base is not None and size + weight > limits.max_bytes:
+        if first_base is not None and (size + weight > limits.max_bytes or size >= READ_JOIN_BYTES):
             break
         if weight > limits.max_bytes:
             count = max(1, limits.max_bytes * meta.records // meta.raw_bytes)

@@ -12,6 +12,7 @@ b and both are on the same side of 1,024.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Final
 
 import xxhash
@@ -47,6 +48,14 @@ def place(key: bytes, how: KeyHash = KeyHash.XXH64) -> int:
             return xxhash.xxh64_intdigest(key, SPARK_SEED) << 64
         case KeyHash.MD5:
             return int.from_bytes(hashlib.md5(key, usedforsecurity=False).digest())
+
+
+def placer(how: KeyHash) -> Callable[[bytes], int]:
+    """`place` for one kind of hash: what is called for every record decides nothing again."""
+    if how is KeyHash.XXH64:
+        digest = xxhash.xxh64_intdigest
+        return lambda key: digest(key, SPARK_SEED) << 64
+    return lambda key: place(key, how)
 
 
 def checked_hash(value: object) -> int:

@@ -14,14 +14,16 @@ import uuid
 import weakref
 from collections.abc import Mapping
 from datetime import datetime
+from time import time_ns
 from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
 
 from shoal.core.errors import BufferFull, EmptyBatch, ProducerClosed, ShoalError
-from shoal.core.model import KeyHash, StreamInfo
-from shoal.core.ring import LOGICAL_PARTITIONS, PARTITION_SIZE, checked_hash, key_bytes, place
+from shoal.core.limits import RECORD_BYTES_MAX
+from shoal.core.model import StreamInfo
+from shoal.core.ring import LOGICAL_PARTITIONS, PARTITION_SIZE, checked_hash, key_bytes, placer
 from shoal.core.routing import ShardMap
 from shoal.ports import HubService
 from shoal.producer.futures import BatchFuture, SendFuture
@@ -41,10 +43,13 @@ class Producer:
     ) -> None:
         self.options = options or ProducerOptions()
         self.stream = str(stream.full_name)
-        self._pid = os.getpid()
-        self._how: KeyHash = stream.settings.hash
+        self._generation = _fork_generation
         self._layout = Layout(stream.settings.schema)
-        self._queues = Queues(ShardMap.of(stream), self._how, self.options)
+        self._is_typed = self._layout.is_typed
+        self._place = placer(stream.settings.hash)
+        self._limit = self.options.buffer_bytes_max
+        self._batch_bytes, self._batch_records = self.options.batch_bytes, self.options.batch_records
+        self._queues = Queues(ShardMap.of(stream), stream.settings.hash, self.options)
         self._sender = Sender(
             service,
             stream,
@@ -53,7 +58,7 @@ class Producer:
             producer=f"~{uuid.uuid4().hex}",
             unkeyed=self._new_unkeyed_place,
         )
-        self._changed = self._sender.changed
+        self._changed, self._lock = self._sender.changed, self._sender.lock
         self._closed: str | None = None
         self._unkeyed_place = self._new_unkeyed_place()
         self._unkeyed_until = 0
@@ -74,34 +79,41 @@ class Producer:
         Records of one key stay in order. `hash_key` places the record on the ring by hand. Blocks while the
         buffer is full. The future's `result()` is the shard and the offset.
         """
-        self._check_process()
-        if type(value) is bytes and not self._layout.is_typed:
-            size = check_size(len(value))
+        if self._generation != _fork_generation:
+            self._refuse_in_child()
+        if type(value) is bytes and not self._is_typed:
+            size = len(value)
         else:
             value, size = check_value(self._layout, value)
         binary_key = key if key is None or type(key) is bytes else key_bytes(key)
-        stamp = time.time_ns() // 1_000_000 if timestamp is None else timestamp_ms(timestamp)
+        stamp = time_ns() // 1_000_000 if timestamp is None else timestamp_ms(timestamp)
         kept_headers = check_headers(headers) if headers else None
         explicit = None if hash_key is None else checked_hash(hash_key)
-        size += _RECORD_OVERHEAD + (len(binary_key) if binary_key else 0)
+        if binary_key is not None:
+            size += len(binary_key)
         if kept_headers:
             size += sum(len(name) + len(text) for name, text in kept_headers.items())
+        if size > RECORD_BYTES_MAX:
             check_size(size)
+        size += _RECORD_OVERHEAD
         where = explicit
         if where is None and binary_key is not None:
-            where = place(binary_key, self._how)
-        with self._changed:
-            self._admit(size)
+            where = self._place(binary_key)
+        queues = self._queues
+        with self._lock:
+            if self._sender.is_refusing or queues.bytes + size > self._limit:
+                self._admit(size)
             if where is None:
                 where = self._place_unkeyed(size)
-            shard = self._queues.shards.shard_at(where)
-            had_work = bool(self._queues)
-            batch = self._queues.open_batch(shard, time.monotonic())
+            shard = queues.shards.shard_at(where)
+            batch = queues.open.get(shard)
+            if batch is None:
+                batch = queues.open_batch(shard, time.monotonic())
+                self._changed.notify_all()  # The sender must know when this one is due.
             index = batch.add(value, binary_key, stamp, kept_headers, explicit, size)
-            self._queues.bytes += size
-            # The sender sleeps until the first batch's linger is over; it must know of a first record,
-            # and of a batch that is full before its time.
-            if not had_work or index == 0 or batch.size >= self.options.batch_bytes:
+            queues.bytes += size
+            if batch.size >= self._batch_bytes or index + 1 >= self._batch_records:
+                queues.seal(batch)
                 self._changed.notify_all()
         return SendFuture(batch, index)
 
@@ -111,14 +123,15 @@ class Producer:
         Columns are the stream's own (`value`, or its typed columns), and optionally `key`, `timestamp` and
         `headers`. A table larger than a batch is cut.
         """
-        self._check_process()
+        if self._generation != _fork_generation:
+            self._refuse_in_child()
         if isinstance(table, pa.Table | pa.RecordBatch) and table.num_rows == 0:
             raise EmptyBatch("table", "0 rows", "send at least one record")
-        fitted = fit_columns(self._layout, table, key_column, time.time_ns() // 1_000_000)
+        fitted = fit_columns(self._layout, table, key_column, time_ns() // 1_000_000)
         check_row_sizes(fitted)
         pieces = []
         # In steps, so that a large table does not fill the buffer in one go, nor wait for all of it.
-        step = max(1, min(fitted.num_rows, _STEP_BYTES * fitted.num_rows // max(1, fitted.nbytes)))
+        step = -(-fitted.num_rows // -(-fitted.nbytes // _STEP_BYTES))
         for start in range(0, fitted.num_rows, step):
             part = fitted.slice(start, step) if step < fitted.num_rows else fitted
             while True:
@@ -136,7 +149,8 @@ class Producer:
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent so far is settled; raise an error that no future has shown yet."""
-        self._check_process()
+        if self._generation != _fork_generation:
+            self._refuse_in_child()
         limit_s = self.options.delivery_timeout_s * 2 if timeout is None else timeout
         deadline = time.monotonic() + limit_s
         with self._changed:
@@ -155,14 +169,14 @@ class Producer:
 
     def close(self, timeout: float | None = None) -> None:
         """Send what is buffered, stop, and raise an error that no future has shown yet. Twice is once."""
-        if self._closed is not None or self._pid != os.getpid():
+        if self._closed is not None or self._generation != _fork_generation:
             return
         try:
             self.flush(self.options.close_timeout_s if timeout is None else timeout)
         finally:
             with self._changed:
                 self._closed = "close() was called"
-                self._sender.is_stopping = True
+                self._sender.is_stopping = self._sender.is_refusing = True
                 self._changed.notify_all()
             _LIVE.discard(self)
         self._sender.thread.join(self.options.close_timeout_s)
@@ -183,23 +197,19 @@ class Producer:
     def _admit(self, size: int) -> None:
         """Under the lock: refuse if closed, block while the buffer is full."""
         self._check_usable()
-        limit = self.options.buffer_bytes_max
-        if self._queues.bytes + size <= limit or not self._queues:
-            return
         began_s = time.monotonic()
-        while self._queues.bytes + size > limit and self._queues:
+        while self._queues.bytes + size > self._limit and self._queues:
             left_s = began_s + self.options.send_timeout_s - time.monotonic()
             if left_s <= 0:
                 raise BufferFull(
-                    buffered=self._queues.bytes, limit=limit, waited_s=self.options.send_timeout_s
+                    buffered=self._queues.bytes, limit=self._limit, waited_s=self.options.send_timeout_s
                 )
             self._changed.wait(left_s)
             self._check_usable()
 
-    def _check_process(self) -> None:
+    def _refuse_in_child(self) -> None:
         """Before the lock: in a forked child a thread that is not there may hold it for ever."""
-        if self._pid != os.getpid():
-            raise ProducerClosed("it belongs to the process that made it, and this is a fork of it")
+        raise ProducerClosed("it belongs to the process that made it, and this is a fork of it")
 
     def _check_usable(self) -> None:
         if self._closed is not None:
@@ -231,7 +241,18 @@ class Producer:
 _RECORD_OVERHEAD = 64
 """What a waiting record costs beside its bytes, about."""
 _UNKEYED_BYTES = 256_000
-_STEP_BYTES = 16_000_000
+_STEP_BYTES = 24_000_000
+
+_fork_generation = 0
+"""Rises in a forked child, where the producers of the parent are void."""
+
+
+def _enter_child() -> None:
+    global _fork_generation  # noqa: PLW0603 - one number for the process, written only here
+    _fork_generation += 1
+
+
+os.register_at_fork(after_in_child=_enter_child)
 
 _LIVE: weakref.WeakSet[Producer] = weakref.WeakSet()
 

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from shoal.core.limits import COMMIT_BYTES_MAX
+from shoal.core.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, COMMIT_BYTES_MAX
 from shoal.core.model import KeyHash, ShardId
 from shoal.core.ring import place
 from shoal.core.routing import ShardMap
 from shoal.producer.options import ProducerOptions
 from shoal.producer.pending import Pending, PendingColumns, PendingRecords
 from shoal.wire.hashing import column_shards, group_rows
+
+Rows: TypeAlias = npt.NDArray[np.int64]
 
 
 class Queues:
@@ -30,22 +34,28 @@ class Queues:
         self._how = how
         self._options = options
         self._queues: dict[ShardId, deque[Pending]] = {}
+        self.open: dict[ShardId, PendingRecords] = {}
+        """For each shard the batch that the next single record goes into, if there is one with room."""
 
     def __bool__(self) -> bool:
         return bool(self._queues)
 
-    def open_batch(self, shard: ShardId, now_s: float) -> PendingRecords:
-        """The batch that the next single record of a shard goes into."""
-        queue = self._queues.get(shard)
-        if queue:
-            last = queue[-1]
-            if isinstance(last, PendingRecords) and not last.is_sealed:
-                if last.size < self._options.batch_bytes and len(last) < self._options.batch_records:
-                    return last
-                last.is_sealed = True
-        batch = PendingRecords(shard, now_s)
+    def open_batch(self, shard: ShardId, born_s: float) -> PendingRecords:
+        """A new batch for the single records of a shard, at the end of its queue."""
+        batch = PendingRecords(shard, born_s)
         self._enqueue(batch)
+        self.open[shard] = batch
         return batch
+
+    def seal(self, batch: Pending) -> None:
+        """Nothing more goes into this batch."""
+        if isinstance(batch, PendingRecords) and not batch.is_sealed:
+            batch.is_sealed = True
+            del self.open[batch.shard]
+
+    def is_full(self, batch: PendingRecords) -> bool:
+        """Large enough to be sent before its time."""
+        return batch.size >= self._options.batch_bytes or len(batch.values) >= self._options.batch_records
 
     def add_columns(self, pieces: list[PendingColumns]) -> None:
         """Append pieces behind whatever waits for their shards."""
@@ -65,8 +75,7 @@ class Queues:
                 due.append(head)
                 size += head.size
         for batch in due:
-            if isinstance(batch, PendingRecords):
-                batch.is_sealed = True
+            self.seal(batch)
         return due
 
     def due_in_s(self, now_s: float) -> float | None:
@@ -95,6 +104,7 @@ class Queues:
         still_open = set(shards.ids)
         moved: list[Pending] = []
         for shard in [shard for shard in self._queues if shard not in still_open]:
+            self.open.pop(shard, None)
             for batch in self._queues.pop(shard):
                 self.bytes -= batch.size
                 if isinstance(batch, PendingRecords):
@@ -111,15 +121,9 @@ class Queues:
         unkeyed = shards.ids.index(shards.shard_at(unkeyed_place))
         keys = batch.column("key")
         rows_of = group_rows(column_shards(keys, self._how, shards, unkeyed), len(shards.ids))
-        most_rows = max(1, self._options.batch_records)
         for shard, rows in zip(shards.ids, rows_of, strict=True):
-            if len(rows) == 0:
-                continue
-            share = batch.nbytes * len(rows) // batch.num_rows
-            pieces = max(1, -(-share // (self._options.batch_bytes * 2)), -(-len(rows) // most_rows))
-            for part in np.array_split(rows, pieces):
-                # `take` copies, which also leaves behind the buffers of a slice's parent.
-                yield PendingColumns(shard, batch.take(pa.array(part)))
+            if len(rows):
+                yield from _pieces(shard, batch, rows)
 
     def _move_records(self, batch: PendingRecords, unkeyed_place: int) -> None:
         batch.moved = []
@@ -131,26 +135,48 @@ class Queues:
                 where = place(key, self._how)
             else:
                 where = unkeyed_place
-            heir = self.open_batch(self.shards.shard_at(where), batch.born_s)
+            shard = self.shards.shard_at(where)
+            heir = self.open.get(shard)
+            if heir is None:
+                heir = self.open_batch(shard, batch.born_s)
             size = batch.size // len(batch.keys)
             headers = batch.headers[i] if batch.headers is not None else None
             index = heir.add(batch.values[i], key, batch.timestamps[i], headers, explicit, size)
             self.bytes += size
             batch.moved.append((heir, index))
+            if self.is_full(heir):
+                self.seal(heir)
 
     def _enqueue(self, batch: Pending) -> None:
         queue = self._queues.get(batch.shard)
         if queue is None:
             queue = self._queues[batch.shard] = deque()
-        elif isinstance(queue[-1], PendingRecords):
-            queue[-1].is_sealed = True
+        else:
+            self.seal(queue[-1])
         queue.append(batch)
 
     def _is_due(self, batch: Pending, now_s: float) -> bool:
         if isinstance(batch, PendingColumns):
             return True
-        is_full = batch.size >= self._options.batch_bytes or len(batch) >= self._options.batch_records
-        return batch.is_sealed or is_full or self._left_s(batch, now_s) <= 0
+        return batch.is_sealed or self._left_s(batch, now_s) <= 0
 
     def _left_s(self, batch: Pending, now_s: float) -> float:
         return 0.0 if isinstance(batch, PendingColumns) else batch.born_s + self._options.linger_s - now_s
+
+
+def _pieces(shard: ShardId, batch: pa.RecordBatch, rows: Rows) -> Iterator[PendingColumns]:
+    """These rows of a batch, cut evenly by size; and again where large records lie close together."""
+    size = batch.nbytes * len(rows) // batch.num_rows
+    for part in np.array_split(rows, max(1, -(-size // _PIECE_BYTES), -(-len(rows) // BATCH_RECORDS_MAX))):
+        # `take` copies, which also leaves behind the buffers of a slice's parent.
+        taken = batch.take(pa.array(part))
+        if taken.nbytes <= BATCH_BYTES_MAX or len(part) == 1:
+            yield PendingColumns(shard, taken)
+        else:
+            half = len(part) // 2
+            yield from _pieces(shard, batch, part[:half])
+            yield from _pieces(shard, batch, part[half:])
+
+
+_PIECE_BYTES: Final = 5_000_000
+"""Large enough to read back at full speed, and below BATCH_BYTES_MAX even if sizes vary a little."""

@@ -31,7 +31,8 @@ _log: Final = logging.getLogger("shoal.producer")
 class Sender:
     """The sending thread of one producer.
 
-    `changed` is the producer's one lock; it guards the queues and every field that both threads touch.
+    `lock` is the producer's one lock, and `changed` its condition. It guards the queues and every field that
+    both threads touch.
     """
 
     def __init__(
@@ -44,10 +45,13 @@ class Sender:
         producer: str,
         unkeyed: Callable[[], int],
     ) -> None:
-        self.changed = threading.Condition()
+        self.lock = threading.Lock()
+        self.changed = threading.Condition(self.lock)
         self.flushing = 0
         """How many callers wait for everything to be sent."""
         self.is_stopping = False
+        self.is_refusing = False
+        """Nothing more may be sent: the producer was closed, or fenced."""
         self.failed: list[Pending] = []
         """Batches that failed and whose outcome nobody may have seen yet."""
         self.fatal: ShoalError | None = None
@@ -175,7 +179,7 @@ class Sender:
         """Write an error as the outcome. They may be stored all the same, so the numbering begins anew."""
         _log.error("records for %s were not stored: %s", self._stream.full_name, error)
         if isinstance(error, ProducerFenced):
-            self.fatal = error
+            self.fatal, self.is_refusing = error, True
         for batch in batches:
             batch.error = error
             self._queues.remove(batch)

@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from shoal.core.record import NO_HEADERS, Record
 from shoal.wire.layout import HEADERS, Layout
+from shoal.wire.record import NO_HEADERS, Record
 
 
 class Batch:
@@ -44,7 +44,7 @@ class Batch:
         self.stream = stream
         self.shard = shard
         self.first_offset = first_offset
-        self.next_offset = first_offset + sum(chunk.num_rows for chunk in chunks)
+        self.next_offset: int = first_offset + sum(chunk.num_rows for chunk in chunks)
         self.end_of_shard = end_of_shard
         """True if the shard is closed and nothing comes after this batch."""
         self._chunks = chunks
@@ -127,5 +127,5 @@ def _headers(part: pa.RecordBatch) -> Iterator[Mapping[str, bytes]]:
     return (dict(pairs) if pairs else NO_HEADERS for pairs in part.column("headers").to_pylist())
 
 
-_AT_ONCE: Final = 8192
+_AT_ONCE: Final = 1024
 """Records turned into objects at a time: large enough to be fast, small enough to stay in the cache."""

@@ -39,11 +39,13 @@ APPLICATION_ID: Final = 0x53484F4C
 
 _PRAGMAS: Final = (
     "PRAGMA busy_timeout = 5000",
+    # For a new file: batches are large, but every small commit writes whole pages too.
+    "PRAGMA page_size = 8192",
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",
     "PRAGMA cache_size = -8000",
     "PRAGMA temp_store = MEMORY",
-    "PRAGMA wal_autocheckpoint = 4000",
+    "PRAGMA wal_autocheckpoint = 2000",
     "PRAGMA mmap_size = 268435456",
 )
 _NETWORK: Final = frozenset(

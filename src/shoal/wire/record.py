@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Final
-
-RecordValue = bytes | dict[str, object] | None
-"""Bytes, or the typed columns of one record."""
+from typing import Any, Final
 
 NO_HEADERS: Final[Mapping[str, bytes]] = MappingProxyType({})
 
@@ -27,7 +24,7 @@ class Record:
         offset: int,
         timestamp: int,
         key: bytes | None,
-        value: RecordValue,
+        value: Any,
         headers: Mapping[str, bytes] = NO_HEADERS,
     ) -> None:
         self.offset = offset
