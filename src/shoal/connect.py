@@ -14,8 +14,10 @@ from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
+from shoal.core.appending import check_stamp
 from shoal.core.checking import is_number
 from shoal.core.errors import EmptyBatch, InvalidInput, ShoalError
+from shoal.core.limits import RETENTION_MAX
 from shoal.core.lineage import find_shard
 from shoal.core.model import (
     Appended,
@@ -171,6 +173,7 @@ class Hub:
             batch = _fit_list(layout, records)
         submission = Submission(shard=found.id, batch=batch)
         if stamp is not None:
+            check_stamp(stamp)
             submission = Submission(
                 shard=found.id,
                 batch=batch,
@@ -273,7 +276,7 @@ def _retention_ms(value: timedelta | float | None) -> int | None:
         value = value.total_seconds()
     if value is None:
         return None
-    if not is_number(value) or value <= 0:
+    if not is_number(value) or not 0 < value <= RETENTION_MAX / 1000:
         raise InvalidInput("retention", value, "seconds, or a timedelta, more than 0; None keeps for ever")
     return max(1, int(value * 1000))
 

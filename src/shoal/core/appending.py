@@ -9,10 +9,13 @@ Invariants: a numbered batch is stored at most once; offsets are dense; the time
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
+from typing import Final
 
-from shoal.core.errors import OutOfSequence, ProducerFenced, ShoalError
-from shoal.core.limits import PRODUCER_WINDOW
+from shoal.core.checking import is_instance_of, is_whole
+from shoal.core.errors import InvalidInput, OutOfSequence, ProducerFenced, ShoalError
+from shoal.core.limits import NAME_LENGTH_MAX, PRODUCER_WINDOW
 from shoal.core.model import Appended, ProducerStamp, ShardId, ShardStatus
 
 
@@ -85,14 +88,42 @@ Decision = Store | Repeat | Closed | Refuse
 
 
 def decide(tail: ShardTail, known: ProducerState | None, offer: Offer, now_ms: int) -> Decision:
-    """Decide on one batch, given its shard's tail and what the shard knows of its producer."""
-    state: ProducerState | None = None
-    if offer.stamp is not None:
-        state, answer = _follow(tail, known, offer.stamp)
-        if answer is not None:
-            return answer
-    if tail.status is not ShardStatus.OPEN:
+    """Decide on one batch, given its shard's tail and what the shard knows of its producer.
+
+    1. Who shows an old epoch is fenced. 2. A repeat is answered as the first time. 3. A closed shard takes
+    nothing more, whatever its number. 4. A gap in the numbers is refused. 5. The rest is stored.
+    """
+    stamp = offer.stamp
+    state = None if stamp is None else _continued(known, stamp)
+    if stamp is not None and state is not None:
+        if stamp.epoch < state.epoch:  # 1.
+            error = ProducerFenced(producer=stamp.producer, held=stamp.epoch, current=state.epoch)
+            return Refuse(error=error)
+        for sequence, first, records in state.recent:  # 2.
+            if sequence == stamp.sequence:
+                return Repeat(at=Appended(tail.shard, first, first + records))
+    if tail.status is not ShardStatus.OPEN:  # 3.
         return Closed(last_sequence=state.last_sequence if state else -1)
+    if stamp is not None and state is not None and stamp.sequence != state.last_sequence + 1:  # 4.
+        return Refuse(
+            error=OutOfSequence(
+                producer=stamp.producer,
+                shard=tail.shard,
+                sequence=stamp.sequence,
+                expected=state.last_sequence + 1,
+            )
+        )
+    return _store(tail, state, offer, now_ms)  # 5.
+
+
+def _continued(known: ProducerState | None, stamp: ProducerStamp) -> ProducerState:
+    """The producer's state that this batch continues: a new one for a new producer or a higher epoch."""
+    if known is None or stamp.epoch > known.epoch:
+        return ProducerState(producer=stamp.producer, epoch=stamp.epoch, last_sequence=-1)
+    return known
+
+
+def _store(tail: ShardTail, state: ProducerState | None, offer: Offer, now_ms: int) -> Store:
     first, after = tail.next_offset, tail.next_offset + offer.records
     if state is not None and offer.stamp is not None:
         newest = (offer.stamp.sequence, first, offer.records)
@@ -111,26 +142,16 @@ def decide(tail: ShardTail, known: ProducerState | None, offer: Offer, now_ms: i
     return Store(at=Appended(tail.shard, first, after), tail=grown, producer=state)
 
 
-def _follow(
-    tail: ShardTail, known: ProducerState | None, stamp: ProducerStamp
-) -> tuple[ProducerState, Repeat | Refuse | None]:
-    """The producer's state that this batch continues, and the answer if it must not be stored."""
-    if known is None or stamp.epoch > known.epoch:
-        known = ProducerState(producer=stamp.producer, epoch=stamp.epoch, last_sequence=-1)
-    if stamp.epoch < known.epoch:
-        return known, Refuse(
-            error=ProducerFenced(producer=stamp.producer, held=stamp.epoch, current=known.epoch)
+def check_stamp(stamp: ProducerStamp) -> None:
+    """Refuse a stamp that not every store could keep as it is, and compare byte by byte."""
+    if not is_instance_of(stamp.producer, str) or not _PRODUCER.fullmatch(stamp.producer):
+        raise InvalidInput(
+            "producer", stamp.producer, f"1 to {NAME_LENGTH_MAX} visible ASCII characters, without spaces"
         )
-    if stamp.sequence == known.last_sequence + 1:
-        return known, None
-    for sequence, first, records in known.recent:
-        if sequence == stamp.sequence:
-            return known, Repeat(at=Appended(tail.shard, first, first + records))
-    return known, Refuse(
-        error=OutOfSequence(
-            producer=stamp.producer,
-            shard=tail.shard,
-            sequence=stamp.sequence,
-            expected=known.last_sequence + 1,
-        )
-    )
+    for field, value in (("epoch", stamp.epoch), ("sequence", stamp.sequence)):
+        if not is_whole(value) or not 0 <= value < _NUMBER_MAX:
+            raise InvalidInput(field, value, "a whole number from 0 on, below 2**62")
+
+
+_PRODUCER: Final = re.compile(r"[!-~]{1,%d}" % NAME_LENGTH_MAX)
+_NUMBER_MAX: Final = 1 << 62

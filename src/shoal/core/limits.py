@@ -49,11 +49,21 @@ COMMIT_REQUESTS_MAX: Final = 256
 COMMIT_BYTES_MAX: Final = 32_000_000
 """Payload that shares one commit, for the same reason."""
 
+ROUND_BATCHES_PER_SHARD: Final = 4
+"""Batches of one shard that a producer sends in one call; fewer than PRODUCER_WINDOW, so that every one of
+them can be answered again."""
+
+ROUND_BYTES_MAX: Final = 20_000_000
+"""Uncompressed bytes that a producer sends in one call: they are in memory twice while it lasts."""
+
 STORE_LOCK_WAIT_S: Final = 15.0
 """How long a write waits for other writers before it says StoreBusy."""
 
 RETENTION_BATCHES_PER_STEP: Final = 512
 """Batches removed in one transaction: retention must not hold the write lock for long."""
+
+RETENTION_MAX: Final = 1 << 62
+"""Milliseconds or bytes: more than there will ever be, and what every database can still hold."""
 
 PRODUCER_STATE_KEPT_MS: Final = 7 * 24 * 3600 * 1000
 """How long a silent producer's numbering is remembered."""

@@ -14,6 +14,7 @@ from heapq import merge
 
 from shoal.core.checking import is_whole
 from shoal.core.errors import InvalidInput
+from shoal.core.limits import RETENTION_MAX
 from shoal.core.model import ShardId, StreamSettings
 from shoal.core.reading import BatchMeta
 
@@ -68,6 +69,6 @@ def checked_retention(field: str, value: object) -> int | None:
     """A retention setting: None for ever, otherwise at least 1."""
     if value is None:
         return None
-    if not is_whole(value) or value < 1:
-        raise InvalidInput(field, value, "give a whole number from 1 on, or None to keep for ever")
+    if not is_whole(value) or not 1 <= value <= RETENTION_MAX:
+        raise InvalidInput(field, value, f"a whole number from 1 to {RETENTION_MAX}, or None to keep for ever")
     return value

@@ -12,6 +12,7 @@ b and both are on the same side of 1,024.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -26,6 +27,7 @@ RING_BITS: Final = 128
 RING_SIZE: Final = 1 << RING_BITS
 LOGICAL_PARTITIONS: Final = 1024
 PARTITION_SIZE: Final = RING_SIZE // LOGICAL_PARTITIONS
+_HEXADECIMAL: Final = re.compile(r"[0-9A-Fa-f]{1,32}")
 SPARK_SEED: Final = 42
 """Spark's `xxhash64` starts from 42; any other seed would route differently from Spark."""
 
@@ -35,7 +37,10 @@ def key_bytes(key: object) -> bytes | None:
     if key is None or isinstance(key, bytes):
         return key
     if isinstance(key, str):
-        return key.encode()
+        try:
+            return key.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidKey("key", key, f"text is kept as UTF-8 ({error.reason}); give bytes") from error
     if isinstance(key, bytearray | memoryview):
         return bytes(key)
     raise InvalidKey("key", key, f"a key is bytes or str, not {type(key).__name__}")
@@ -62,10 +67,7 @@ def checked_hash(value: object) -> int:
     """An explicit hash key: an int, or up to 32 hexadecimal digits as LogHub and Kinesis users write it."""
     number: object = value
     if isinstance(value, str):
-        try:
-            number = int(value, 16)
-        except ValueError:
-            number = None
+        number = int(value, 16) if _HEXADECIMAL.fullmatch(value) else None
     if not is_whole(number) or not 0 <= number < RING_SIZE:
         raise InvalidInput("hash_key", value, "an int from 0 to 2**128-1, or up to 32 hexadecimal digits")
     return number

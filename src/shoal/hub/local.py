@@ -47,8 +47,7 @@ class LocalHub:
         self._streams: dict[StreamName, StreamInfo] = {}
         self._layouts: dict[int, Layout] = {}
         self._keeper_interval_s = keeper_interval_s
-        self._keeper = Keeper(self._keep, keeper_interval_s)
-        self._keeper_pid = os.getpid()
+        self._start_keeper()
 
     # --- Streams and shards. ---
 
@@ -104,6 +103,8 @@ class LocalHub:
 
     def append(self, stream: StreamInfo, batches: Sequence[Submission]) -> list[Appended | ShoalError]:
         """See HubService. Encoding happens here, in the caller's thread; only the commit is shared."""
+        if self._keeper_pid != os.getpid():
+            self._start_keeper()  # We are in a forked child, which has no threads of its parent.
         requests = [self._request(stream, submission) for submission in batches]
         answers = self._committer.append(requests)
         self._store.signal.ring(
@@ -202,6 +203,10 @@ class LocalHub:
         if self._keeper_pid == os.getpid():
             self._keeper.stop()
         self._store.close()
+
+    def _start_keeper(self) -> None:
+        self._keeper = Keeper(self._keep, self._keeper_interval_s)
+        self._keeper_pid = os.getpid()
 
     def _keep(self) -> None:
         self.enforce_retention(None)

@@ -204,7 +204,13 @@ class Producer:
                 raise BufferFull(
                     buffered=self._queues.bytes, limit=self._limit, waited_s=self.options.send_timeout_s
                 )
-            self._changed.wait(left_s)
+            # What fills the buffer may still be lingering; somebody waits for it now.
+            self._sender.flushing += 1
+            self._changed.notify_all()
+            try:
+                self._changed.wait(left_s)
+            finally:
+                self._sender.flushing -= 1
             self._check_usable()
 
     def _refuse_in_child(self) -> None:
@@ -241,7 +247,7 @@ class Producer:
 _RECORD_OVERHEAD = 64
 """What a waiting record costs beside its bytes, about."""
 _UNKEYED_BYTES = 256_000
-_STEP_BYTES = 24_000_000
+_STEP_BYTES = 12_000_000
 
 _fork_generation = 0
 """Rises in a forked child, where the producers of the parent are void."""
@@ -260,7 +266,10 @@ _LIVE: weakref.WeakSet[Producer] = weakref.WeakSet()
 def _close_all() -> None:
     """A program that just ends must not lose what it sent."""
     for producer in list(_LIVE):
-        producer.close()
+        try:
+            producer.close()
+        except (ShoalError, TimeoutError) as error:  # The others must be closed all the same.
+            _log.error("at the end of the program, records for %s: %s", producer.stream, error)  # noqa: TRY400
 
 
 atexit.register(_close_all)

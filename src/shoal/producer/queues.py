@@ -14,7 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shoal.core.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, COMMIT_BYTES_MAX
+from shoal.core.limits import (
+    BATCH_BYTES_MAX,
+    BATCH_RECORDS_MAX,
+    ROUND_BATCHES_PER_SHARD,
+    ROUND_BYTES_MAX,
+)
 from shoal.core.model import KeyHash, ShardId
 from shoal.core.ring import place
 from shoal.core.routing import ShardMap
@@ -64,16 +69,27 @@ class Queues:
             self.bytes += piece.size
 
     def ready(self, now_s: float, *, everything: bool) -> list[Pending]:
-        """The head of every queue that is due, within the size of one commit. They stay in their queues."""
+        """What is due, within one commit: the heads of all queues first, then what follows them.
+
+        They stay in their queues, and those of one shard are in order.
+        """
         due: list[Pending] = []
-        size = 0
-        for queue in self._queues.values():
-            head = queue[0]
-            if due and size + head.size > COMMIT_BYTES_MAX:
+        size, is_full = 0, False
+        for rank in range(ROUND_BATCHES_PER_SHARD):
+            for queue in self._queues.values():
+                if rank >= len(queue):
+                    continue
+                batch = queue[rank]
+                is_due = everything or rank + 1 < len(queue) or self._is_due(batch, now_s)
+                if not is_due:
+                    continue
+                if due and size + batch.size > ROUND_BYTES_MAX:
+                    is_full = True  # And no later rank either: it would overtake what did not fit.
+                    break
+                due.append(batch)
+                size += batch.size
+            if is_full:
                 break
-            if everything or len(queue) > 1 or self._is_due(head, now_s):
-                due.append(head)
-                size += head.size
         for batch in due:
             self.seal(batch)
         return due

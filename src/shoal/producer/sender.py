@@ -99,7 +99,7 @@ class Sender:
 
     def _round(self, batches: list[Pending]) -> list[Pending]:
         """Send, and write the outcomes. Returns the batches whose outcome is ready to be published."""
-        submissions = [self._submission(batch) for batch in batches]
+        submissions = self._submissions(batches)
         answers, attempts = self._send(batches, submissions)
         with self.changed:
             if isinstance(answers, ShoalError):
@@ -113,6 +113,7 @@ class Sender:
                         self._sequences[batch.shard] = self._sequences.get(batch.shard, 0) + 1
                         batch.appended = answer
                         self._queues.remove(batch)
+                        batch.settled.set()  # Before `flush` can see the queue empty.
                         settled.append(batch)
                     case ShardClosed():
                         if closed is None or answer.stream.version > closed.stream.version:
@@ -157,18 +158,27 @@ class Sender:
             time.sleep(wait_s)
             wait_s = min(wait_s * 2, self._options.retry_most_s)
 
-    def _submission(self, batch: Pending) -> Submission:
-        if isinstance(batch, PendingRecords):
-            data = fit_records(self._layout, batch.values, batch.keys, batch.timestamps, batch.headers)
-        else:
-            data = batch.batch
-        return Submission(
-            shard=batch.shard,
-            batch=data,
-            producer=self._producer,
-            epoch=self._epoch,
-            sequence=self._sequences.get(batch.shard, 0),
-        )
+    def _submissions(self, batches: list[Pending]) -> list[Submission]:
+        """The batches with their numbers: those of one shard follow each other."""
+        numbers = dict(self._sequences)
+        submissions = []
+        for batch in batches:
+            if isinstance(batch, PendingRecords):
+                data = fit_records(self._layout, batch.values, batch.keys, batch.timestamps, batch.headers)
+            else:
+                data = batch.batch
+            number = numbers.get(batch.shard, 0)
+            numbers[batch.shard] = number + 1
+            submissions.append(
+                Submission(
+                    shard=batch.shard,
+                    batch=data,
+                    producer=self._producer,
+                    epoch=self._epoch,
+                    sequence=number,
+                )
+            )
+        return submissions
 
     def _follow(self, stream: StreamInfo) -> list[Pending]:
         """Take the new map."""
@@ -183,6 +193,7 @@ class Sender:
         for batch in batches:
             batch.error = error
             self._queues.remove(batch)
+            batch.settled.set()
             self.failed.append(batch)
         del self.failed[:-_FAILED_KEPT]
         self._begin_anew()

@@ -6,6 +6,7 @@ A refusal names the column and the type. Nothing here cuts, routes or numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 from shoal.core.checking import is_instance_of
 from shoal.core.errors import InvalidInput, InvalidKey, InvalidTimestamp, SchemaMismatch, TooLarge
 from shoal.core.limits import HEADERS_MAX, RECORD_BYTES_MAX, TIMESTAMP_MS_MAX
+from shoal.core.model import Compression
 from shoal.wire.layout import HEADERS, KEY, RESERVED, TIMESTAMP, Layout
 
 Columns: TypeAlias = pa.Table | pa.RecordBatch
@@ -69,7 +71,7 @@ def check_value(layout: Layout, value: Any) -> tuple[Any, int]:
     if layout.is_typed:
         return _check_row(layout, value)
     if isinstance(value, str):
-        value = value.encode()
+        value = _encoded("value", value)
     elif isinstance(value, bytearray | memoryview):
         value = bytes(value)
     elif value is not None and not isinstance(value, bytes):
@@ -96,8 +98,16 @@ def check_headers(headers: Mapping[str, bytes | str] | None) -> dict[str, bytes]
     for name, value in headers.items():
         if not is_instance_of(name, str) or not is_instance_of(value, (bytes, str)):
             raise InvalidInput("headers", {name: value}, "a header is a str with bytes or str")
-        checked[name] = value.encode() if isinstance(value, str) else value
+        _encoded("headers", name)
+        checked[name] = _encoded("headers", value) if isinstance(value, str) else value
     return checked
+
+
+def _encoded(field: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(field, text, f"text is kept as UTF-8 ({error.reason}); give bytes") from error
 
 
 def check_row_sizes(batch: pa.RecordBatch) -> None:
@@ -106,10 +116,25 @@ def check_row_sizes(batch: pa.RecordBatch) -> None:
         return
     sizes = np.zeros(batch.num_rows, dtype=np.int64)
     for column in batch.columns:
-        if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
+        if _has_lengths(column.type):
             sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+        elif pa.types.is_nested(column.type) and column.nbytes > RECORD_BYTES_MAX:
+            # Headers, lists and structs are seldom this large; then each row may be looked at alone.
+            sizes += np.fromiter((column.slice(i, 1).nbytes for i in range(len(column))), np.int64)
     largest = int(sizes.max())
     check_size(largest)
+
+
+def _has_lengths(kind: pa.DataType) -> bool:
+    return any(
+        check(kind)
+        for check in (
+            pa.types.is_binary,
+            pa.types.is_string,
+            pa.types.is_large_binary,
+            pa.types.is_large_string,
+        )
+    )
 
 
 def _check_row(layout: Layout, value: Any) -> tuple[Any, int]:
@@ -129,12 +154,16 @@ def _check_row(layout: Layout, value: Any) -> tuple[Any, int]:
         if given is None:
             if not field.nullable:
                 raise SchemaMismatch(field.name, given="null", wanted=f"{field.type}, not null")
+            size += 8  # A null takes its place in the column all the same.
             continue
         if type(given) in _QUICK.get(field.type, ()) and (
             given.__class__ is not int or abs(given) < _QUICK_INT
         ):
-            size += 8 if isinstance(given, int | float) else len(given)
+            size += 8 if isinstance(given, int | float) else 8 + len(given)
             continue
+        if isinstance(given, float) and pa.types.is_integer(field.type) and not given.is_integer():
+            # Arrow would cut the fraction off without a word.
+            raise SchemaMismatch(field.name, given=f"float ({given})", wanted=str(field.type))
         try:
             size += pa.scalar(given, field.type).as_py().__sizeof__()
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -170,21 +199,26 @@ def _fit_timestamps(column: pa.Array | None, rows: int, now_ms: int) -> pa.Array
         column = pc.multiply(column.cast(pa.int64()), 1000) if _in_range(column, 1) else _refuse_times(column)
     elif not pa.types.is_timestamp(column.type):
         raise SchemaMismatch("timestamp", given=str(column.type), wanted="a timestamp, or int64 milliseconds")
-    elif column.type.tz is None:
-        column = column.cast(pa.timestamp("us")).cast(pa.int64())
-    fitted = column.cast(TIMESTAMP.type, safe=False)
-    if not _in_range(fitted.cast(pa.int64()), 1000):
-        _refuse_times(fitted)
+    else:
+        # In its own unit first: a cast to microseconds would wrap a time that is far out into one that is not.
+        if not _in_range(column.cast(pa.int64()), Fraction(_PER_S[column.type.unit], 1000)):
+            _refuse_times(column)
+        column = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64())
+    fitted = column.cast(TIMESTAMP.type)
     return fitted if fitted.null_count == 0 else fitted.fill_null(now)
 
 
-def _in_range(column: pa.Array, per_ms: int) -> bool:
+_PER_S: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+def _in_range(column: pa.Array, per_ms: int | Fraction) -> bool:
     bounds = pc.min_max(column).as_py()
     return bounds["min"] is None or (bounds["min"] >= 0 and bounds["max"] < (TIMESTAMP_MS_MAX + 1) * per_ms)
 
 
 def _refuse_times(column: pa.Array) -> pa.Array:
-    bounds = pc.min_max(column.cast(pa.int64())).as_py()
+    numbers = column if pa.types.is_integer(column.type) else column.cast(pa.int64())
+    bounds = pc.min_max(numbers).as_py()
     raise InvalidTimestamp("timestamp", bounds, "times from 1970 to the end of the year 9999")
 
 
@@ -233,3 +267,18 @@ def _fit_one(column: pa.Array | None, field: pa.Field, rows: int = 0) -> pa.Arra
 
 
 assert {TIMESTAMP.name, KEY.name, HEADERS.name} <= RESERVED
+
+
+def _warm_up() -> None:
+    """Meet Arrow's lazy sides once, here: imports of numpy's parts and a search for pandas, tables of functions.
+
+    If a thread meets them first and another forks at that moment, the child inherits a lock that nobody will
+    ever give back, and its own first append waits for it.
+    """
+    layout = Layout(None)
+    batch = fit_records(layout, [b""], [None], [0], [{"": b""}]).take(pa.array(np.zeros(1, np.int64)))
+    for compression in Compression:
+        layout.decode(*layout.encode(batch, compression))
+
+
+_warm_up()

@@ -40,7 +40,13 @@ class Database:
         self.engine = dialect.engine()
         self._gate = _Gate()
         self._companions: weakref.WeakSet[Closeable] = weakref.WeakSet()
-        _DATABASES.add(self)
+        with _FORKING:
+            _DATABASES.add(self)
+
+    def inspect(self) -> None:
+        """Refuse what is not ours before anything is changed."""
+        with self._gate.passed():
+            self.dialect.inspect()
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -162,7 +168,13 @@ def _end(connection: Connection) -> None:
 _DATABASES: weakref.WeakSet[Database] = weakref.WeakSet()
 
 
+# Forks of several threads take turns. Otherwise the end of one would open the gates for transactions that
+# the other, already past its own shutting, would then tear apart.
+_FORKING: Final = threading.RLock()
+
+
 def _before_fork() -> None:
+    _FORKING.acquire()
     for database in list(_DATABASES):
         database.before_fork()
 
@@ -170,6 +182,7 @@ def _before_fork() -> None:
 def _after_fork(*, in_child: bool) -> None:
     for database in list(_DATABASES):
         database.after_fork(in_child=in_child)
+    _FORKING.release()
 
 
 os.register_at_fork(

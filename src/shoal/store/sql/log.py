@@ -120,7 +120,9 @@ class SQLLog:
                 return {}  # The usual case takes no write lock.
         with self._database.write() as connection:
             tails = _load_tails(connection, {(stream.id, shard.id) for shard in stream.shards})
-            cuts = rule(*_fronts(connection, stream.id))
+            # Shards born since `stream` was loaded are not locked; they are trimmed the next time.
+            planned = rule(*_fronts(connection, stream.id))
+            cuts = {shard: cut for shard, cut in planned.items() if (stream.id, shard) in tails}
             for shard, cut in cuts.items():
                 connection.execute(
                     delete(tables.batches).where(

@@ -15,7 +15,7 @@ def migrate(database: Database, *, durable: bool, upto: int = SCHEMA_VERSION) ->
 
     `upto` stops at an older version: it exists so that the upgrade of an older database can be tested.
     """
-    database.dialect.inspect()
+    database.inspect()
     with database.read() as connection:
         if durable:
             database.dialect.check_durable(connection)

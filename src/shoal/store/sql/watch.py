@@ -104,23 +104,26 @@ class Watch:
         try:
             while True:
                 with self._lock:
-                    places = list(self._waiters)
-                    idle_since = time.monotonic() if places else idle_since
+                    idle_since = time.monotonic() if self._waiters else idle_since
                     if self._is_closed or time.monotonic() - idle_since > _LINGER_S:
                         self._thread = None
                         return
-                self._look(hints, places)
+                self._look(hints)
         finally:
             hints.close()
 
-    def _look(self, hints: Hints, places: list[Place]) -> None:
+    def _look(self, hints: Hints) -> None:
         """One round. If the database is away, everyone is woken, and meets the error in their own call."""
         try:
             with self._database.listening(hints):
                 heard = hints.wait()
             self._is_listening.set()
-            if heard and places:
-                self._wake_moved(places)
+            with self._lock:
+                # After the hint, not before: who came while we listened has looked already and will not
+                # look again, and the hint that we have just heard may be the only one for them.
+                places = list(self._waiters)
+            if heard and places and self._wake_moved(places):
+                hints.found()
         except HubClosed:
             self._wake_all()
             time.sleep(_BROKEN_S)
@@ -130,18 +133,21 @@ class Watch:
             self._wake_all()
             time.sleep(_BROKEN_S)
 
-    def _wake_moved(self, places: list[Place]) -> None:
+    def _wake_moved(self, places: list[Place]) -> bool:
         try:
             ends = self._store_log.ends(places)
         except StoreError:
             self._wake_all()
             raise
+        any_moved = False
         with self._lock:
             for place in places:
                 end = ends.get(place)
                 for waiter in self._waiters.get(place, ()):
                     if end is None or end[0] > waiter.beyond or not end[1]:
                         waiter.woken.set()
+                        any_moved = True
+        return any_moved
 
     def _wake_all(self) -> None:
         with self._lock:

@@ -11,7 +11,7 @@ from sqlalchemy.engine import URL, Connection, Engine
 
 from shoal.core.errors import StoreError
 
-HINT_WAIT_S: Final = 0.05
+HINT_WAIT_S: Final = 0.2
 """One wait for a hint. Short, because closing and forking wait for it to end."""
 
 
@@ -20,6 +20,9 @@ class Hints(Protocol):
 
     def wait(self) -> bool:
         """Within `HINT_WAIT_S`: True if something may have changed, otherwise False."""
+
+    def found(self) -> None:
+        """The last hint was a good one: more may follow soon."""
 
     def close(self) -> None:
         """Give the connection back; a later wait opens another."""

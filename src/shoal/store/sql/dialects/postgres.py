@@ -118,6 +118,9 @@ class _Listener:
             return True  # Whatever came before we listened was not heard.
         return any(True for _ in self._connection.notifies(timeout=HINT_WAIT_S, stop_after=1))
 
+    def found(self) -> None:
+        """It is told of everything anyway."""
+
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()

@@ -1,0 +1,239 @@
+"""`make bench`: every line that the issues ask for, with its ratio; docs/performance.md is written anew.
+
+`--quick` measures less of everything, to see that it works; `--only sqlite,large` chooses sections. The exit
+code is 1 if a floor is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+import shoal
+from bench import large, measure, peers
+from bench.data import CHUNK, Chunk, make_chunk
+from bench.table import Line, Report
+from shoal.testing.servers import MariaDBServer, PostgresServer, RedisServer
+
+SECTIONS: Final = ("sqlite", "large", "redis", "postgresql", "mariadb")
+PERFORMANCE: Final = Path(__file__).parent.parent / "docs" / "performance.md"
+
+NewHub = Callable[[], shoal.Hub]
+
+
+def main() -> int:
+    """Run the chosen sections."""
+    arguments = _arguments()
+    report = Report(Console(width=150))
+    chunk = make_chunk()
+    with tempfile.TemporaryDirectory(prefix="shoal-bench-") as name:
+        folder = Path(name)
+        for section in arguments.only.split(","):
+            _SECTIONS[section](report, folder, chunk, 10 if arguments.quick else 1)
+    report.show()
+    if not arguments.quick and set(arguments.only.split(",")) == set(SECTIONS):
+        report.write(PERFORMANCE, "make bench")
+    for line in report.missed:
+        report.console.print(
+            f"[red]missed its floor:[/red] {line.what}: {line.figure} {line.ratio}, {line.floor}"
+        )
+    return 1 if report.missed else 0
+
+
+def _sqlite(report: Report, folder: Path, chunk: Chunk, less: int) -> None:
+    number = iter(range(1_000_000))
+
+    def new_hub() -> shoal.Hub:
+        return shoal.connect(f"sqlite:///{folder}/hub-{next(number)}.db")
+
+    commits = 20 // min(less, 4)
+    ratios, rates, file_ratios = [], [], []
+    # Interleaved, since the machine's speed changes from one second to the next.
+    for _ in range(5):
+        bare = peers.bare_loop(folder, chunk, commits)
+        with _used(new_hub) as hub:
+            ours = measure.append_batches(hub, chunk, commits)
+        plain = peers.plain_file(folder, chunk, commits)
+        ratios.append(ours / bare)
+        file_ratios.append(ours / plain)
+        rates.append(ours)
+    ratio = statistics.median(ratios)
+    report.add(
+        "sqlite",
+        Line(
+            "durable append by send_batch, keyed, one process",
+            _rate(statistics.median(rates)),
+            f"{ratio:.2f} of a bare loop",
+            "0.6",
+            ratio >= 0.6,
+        ),
+    )
+    plain = statistics.median(file_ratios)
+    report.add("sqlite", Line("the same against a plain file", "", f"{plain:.2f} of write + fdatasync"))
+    _common(report, "sqlite", new_hub, chunk, less, floors=True)
+
+
+def _server(
+    kind: type[PostgresServer | MariaDBServer], section: str
+) -> Callable[[Report, Path, Chunk, int], None]:
+    def run(report: Report, _: Path, chunk: Chunk, less: int) -> None:
+        with kind() as server:
+
+            def new_hub() -> shoal.Hub:
+                return shoal.connect(server.fresh_database())
+
+            commits = 10 // min(less, 5)
+            with _used(new_hub) as hub:
+                rate = measure.append_batches(hub, chunk, commits)
+            report.add(section, Line("durable append by send_batch, keyed, one process", _rate(rate)))
+            _common(report, section, new_hub, chunk, less, floors=False)
+
+    return run
+
+
+def _common(report: Report, section: str, new_hub: NewHub, chunk: Chunk, less: int, *, floors: bool) -> None:
+    """The lines that every database has."""
+
+    def add(what: str, rate: float, floor: float | None, unit: str = "records/s") -> None:
+        wanted = floor if floors else None
+        met = None if wanted is None else rate >= wanted
+        report.add(section, Line(what, _rate(rate, unit), "", _rate(wanted, unit) if wanted else "", met))
+
+    records = 1_000_000 // less if floors else 300_000 // less
+    rates = []
+    for _ in range(3):
+        with _used(new_hub) as hub:
+            rates.append(measure.send_singly(hub, chunk, records))
+    add("send, one record at a time", statistics.median(rates), 200_000)
+    with _used(new_hub) as hub:
+        measure.append_batches(hub, chunk, max(2, 20 // less) if floors else max(2, 10 // less))
+        reads = [measure.read_all(hub, "orders", measure.as_arrow) for _ in range(5)]
+        objects = [measure.read_all(hub, "orders", measure.as_records) for _ in range(3)]
+    add("read as Arrow", statistics.median(reads), 8_000_000)
+    add("read as Record objects", statistics.median(objects), 1_500_000)
+    _eight(report, section, new_hub, chunk, less, floors=floors)
+    with _used(new_hub) as hub:
+        p50, p99 = measure.append_latency(hub, chunk, rate=1000, seconds=max(1, 10 // less))
+    report.add(
+        section, Line("append latency at 1,000 small appends a second", f"p50 {p50:.1f} ms, p99 {p99:.1f} ms")
+    )
+    with _used(new_hub) as hub:
+        share = measure.waiting_cost(hub, max(2, 10 // less))
+    met = share < 1.0 if floors else None
+    report.add(section, Line("a reader that waits", f"{share:.2f} % of a core", "", "under 1 %", met))
+
+
+def _eight(report: Report, section: str, new_hub: NewHub, chunk: Chunk, less: int, *, floors: bool) -> None:
+    """Eight producers against one, interleaved."""
+    commits = max(8, 24 // less)
+    ratios, totals = [], []
+    for _ in range(3):
+        with _used(new_hub) as hub:
+            one = measure.several_producers(hub, chunk, 1, commits)
+        with _used(new_hub) as hub:
+            totals.append(measure.several_producers(hub, chunk, 8, commits))
+        ratios.append(totals[-1] / one)
+    ratio = statistics.median(ratios)
+    report.add(
+        section,
+        Line(
+            "eight producers at once, in total",
+            _rate(statistics.median(totals)),
+            f"{ratio:.2f} of one producer",
+            "1.0" if floors else "",
+            (ratio >= 1.0) if floors else None,
+        ),
+    )
+
+
+def _large(report: Report, folder: Path, _: Chunk, less: int) -> None:
+    many, few = 10_000_000 // less, CHUNK
+    small_write, small_read = [], []
+    for i in range(5):
+        url = f"sqlite:///{folder}/small-{i}.db"
+        small_write.append(large.run("write", url, few).ns_per_record)
+        small_read.append(large.run("read", url, few).ns_per_record)
+    url = f"sqlite:///{folder}/large.db"
+    for role, small in (("write", small_write), ("read", small_read)):
+        figures = large.run(role, url, many)
+        base = statistics.median(small)
+        ratio = figures.ns_per_record / base
+        name = "append" if role == "write" else "read as Arrow"
+        report.add(
+            "large",
+            Line(
+                f"{name}: cost per record at {many:,} and at {few:,}",
+                f"{figures.ns_per_record:.0f} and {base:.0f} ns",
+                f"{ratio:.2f} of the cost",
+                "at most 1.2",
+                ratio <= 1.2,
+            ),
+        )
+        who = "producer" if role == "write" else "reader"
+        report.add(
+            "large",
+            Line(
+                f"memory of the {who}, {many:,} records",
+                f"{figures.peak_mb:.0f} MB",
+                "",
+                "under 300 MB",
+                figures.peak_mb < 300,
+            ),
+        )
+
+
+def _redis(report: Report, folder: Path, chunk: Chunk, less: int) -> None:
+    with RedisServer() as server:
+        appended, consumed = peers.redis_streams(server.url, chunk, 200_000 // less)
+    with _used(lambda: shoal.connect(f"sqlite:///{folder}/against-redis.db")) as hub:
+        ours = measure.send_singly(hub, chunk, 300_000 // less)
+        reading = measure.read_all(hub, "orders", measure.as_records)
+    report.add(
+        "redis",
+        Line("Redis Streams, fsync always: appended", _rate(appended), f"send is {ours / appended:.1f} x"),
+    )
+    report.add(
+        "redis",
+        Line("Redis Streams: consumed", _rate(consumed), f"reading objects is {reading / consumed:.1f} x"),
+    )
+
+
+_SECTIONS: Final[dict[str, Callable[[Report, Path, Chunk, int], None]]] = {
+    "sqlite": _sqlite,
+    "large": _large,
+    "redis": _redis,
+    "postgresql": _server(PostgresServer, "postgresql"),
+    "mariadb": _server(MariaDBServer, "mariadb"),
+}
+
+
+@contextmanager
+def _used(new_hub: NewHub) -> Iterator[shoal.Hub]:
+    hub = new_hub()
+    try:
+        yield hub
+    finally:
+        hub.close()
+
+
+def _rate(rate: float, unit: str = "records/s") -> str:
+    return f"{rate / 1e6:.2f} M {unit}" if rate >= 1e6 else f"{rate / 1e3:.0f} k {unit}"
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="measure a tenth of everything")
+    parser.add_argument("--only", default=",".join(SECTIONS), help=f"sections: {','.join(SECTIONS)}")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
