@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from sqlalchemy import (
+    DDL,
     BigInteger,
     Column,
     Index,
@@ -21,6 +22,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    event,
 )
 from sqlalchemy.dialects import mysql
 
@@ -107,6 +109,13 @@ batches: Final = Table(
     # Last, so that SQLite finds the columns before it without walking the payload's pages.
     Column("payload", _Blob, nullable=False),
     **_BYTEWISE,
+)
+
+# PostgreSQL would try to compress what is compressed already, which takes longer than all the rest.
+event.listen(
+    batches,
+    "after_create",
+    DDL("ALTER TABLE shoal_batch ALTER COLUMN payload SET STORAGE EXTERNAL").execute_if(dialect="postgresql"),
 )
 
 producers: Final = Table(

@@ -49,6 +49,7 @@ class Postgres(Dialect):
             connect_args={
                 "connect_timeout": 10,
                 "application_name": "shoal",
+                "cursor_factory": _binary_cursors(),
                 "options": f"-c lock_timeout={bound_ms} -c idle_in_transaction_session_timeout={bound_ms * 2}"
                 " -c synchronous_commit=on -c statement_timeout=0",
             },
@@ -97,6 +98,18 @@ _FAULTS: Final[dict[tuple[str, ...], Any]] = {
     ("25006",): StoreReadOnly,
     ("XX00",): StoreCorrupt,
 }
+
+
+def _binary_cursors() -> Any:
+    """Cursors whose results come in binary form: a payload in text form is twice as long, in hexadecimal."""
+    import psycopg  # noqa: PLC0415 - an optional dependency
+
+    class BinaryCursor(psycopg.Cursor[Any]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self.format = psycopg.pq.Format.BINARY
+
+    return BinaryCursor
 
 
 @contextmanager
