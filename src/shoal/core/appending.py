@@ -153,5 +153,5 @@ def check_stamp(stamp: ProducerStamp) -> None:
             raise InvalidInput(field, value, "a whole number from 0 on, below 2**62")
 
 
-_PRODUCER: Final = re.compile(r"[!-~]{1,%d}" % NAME_LENGTH_MAX)
+_PRODUCER: Final = re.compile(rf"[!-~]{{1,{NAME_LENGTH_MAX}}}")
 _NUMBER_MAX: Final = 1 << 62

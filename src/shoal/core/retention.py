@@ -70,5 +70,5 @@ def checked_retention(field: str, value: object) -> int | None:
     if value is None:
         return None
     if not is_whole(value) or not 1 <= value <= RETENTION_MAX:
-        raise InvalidInput(field, value, f"a whole number from 1 to {RETENTION_MAX}, or None to keep for ever")
+        raise InvalidInput(field, value, f"a whole number from 1 to {RETENTION_MAX}, or None for ever")
     return value

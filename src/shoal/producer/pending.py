@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
 from shoal.core.errors import ShoalError
 from shoal.core.model import Appended, ShardId
+
+RECORD_OVERHEAD: Final = 64
+"""What a waiting record costs beside its bytes, about."""
 
 
 class Settling:

@@ -7,6 +7,7 @@ retries, splits and merges, each once.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import random
 import time
@@ -16,7 +17,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from time import time_ns
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import pyarrow as pa
 
@@ -28,11 +29,14 @@ from shoal.core.routing import ShardMap
 from shoal.ports import HubService
 from shoal.producer.futures import BatchFuture, SendFuture
 from shoal.producer.options import ProducerOptions
+from shoal.producer.pending import RECORD_OVERHEAD
 from shoal.producer.queues import Queues
 from shoal.producer.sender import Sender
 from shoal.wire.fitting import check_headers, check_row_sizes, check_size, check_value, fit_columns
 from shoal.wire.layout import Layout
 from shoal.wire.timestamps import timestamp_ms
+
+_log: Final = logging.getLogger("shoal.producer")
 
 
 class Producer:
@@ -95,7 +99,7 @@ class Producer:
             size += sum(len(name) + len(text) for name, text in kept_headers.items())
         if size > RECORD_BYTES_MAX:
             check_size(size)
-        size += _RECORD_OVERHEAD
+        size += RECORD_OVERHEAD
         where = explicit
         if where is None and binary_key is not None:
             where = self._place(binary_key)
@@ -244,8 +248,6 @@ class Producer:
         return random.randrange(LOGICAL_PARTITIONS) * PARTITION_SIZE
 
 
-_RECORD_OVERHEAD = 64
-"""What a waiting record costs beside its bytes, about."""
 _UNKEYED_BYTES = 256_000
 _STEP_BYTES = 12_000_000
 
@@ -269,7 +271,7 @@ def _close_all() -> None:
         try:
             producer.close()
         except (ShoalError, TimeoutError) as error:  # The others must be closed all the same.
-            _log.error("at the end of the program, records for %s: %s", producer.stream, error)  # noqa: TRY400
+            _log.error("at the end of the program, records for %s: %s", producer.stream, error)
 
 
 atexit.register(_close_all)

@@ -24,7 +24,7 @@ from shoal.core.model import KeyHash, ShardId
 from shoal.core.ring import place
 from shoal.core.routing import ShardMap
 from shoal.producer.options import ProducerOptions
-from shoal.producer.pending import Pending, PendingColumns, PendingRecords
+from shoal.producer.pending import RECORD_OVERHEAD, Pending, PendingColumns, PendingRecords
 from shoal.wire.hashing import column_shards, group_rows
 
 Rows: TypeAlias = npt.NDArray[np.int64]
@@ -155,8 +155,8 @@ class Queues:
             heir = self.open.get(shard)
             if heir is None:
                 heir = self.open_batch(shard, batch.born_s)
-            size = batch.size // len(batch.keys)
             headers = batch.headers[i] if batch.headers is not None else None
+            size = _size_of(batch, i)
             index = heir.add(batch.values[i], key, batch.timestamps[i], headers, explicit, size)
             self.bytes += size
             batch.moved.append((heir, index))
@@ -178,6 +178,20 @@ class Queues:
 
     def _left_s(self, batch: Pending, now_s: float) -> float:
         return 0.0 if isinstance(batch, PendingColumns) else batch.born_s + self._options.linger_s - now_s
+
+
+def _size_of(batch: PendingRecords, i: int) -> int:
+    """About what one record takes: large and small ones of a batch may part ways when it moves."""
+    value, key = batch.values[i], batch.keys[i]
+    if not isinstance(value, bytes):
+        return batch.size // len(batch.keys)
+    headers = (batch.headers[i] if batch.headers is not None else None) or {}
+    return (
+        RECORD_OVERHEAD
+        + len(value)
+        + (len(key) if key is not None else 0)
+        + sum(len(name) + len(text) for name, text in headers.items())
+    )
 
 
 def _pieces(shard: ShardId, batch: pa.RecordBatch, rows: Rows) -> Iterator[PendingColumns]:

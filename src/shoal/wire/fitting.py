@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from functools import cache
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -154,7 +155,7 @@ def _check_row(layout: Layout, value: Any) -> tuple[Any, int]:
         if given is None:
             if not field.nullable:
                 raise SchemaMismatch(field.name, given="null", wanted=f"{field.type}, not null")
-            size += 8  # A null takes its place in the column all the same.
+            size += _room(field.type)  # A null takes its place in the column all the same.
             continue
         if type(given) in _QUICK.get(field.type, ()) and (
             given.__class__ is not int or abs(given) < _QUICK_INT
@@ -171,6 +172,15 @@ def _check_row(layout: Layout, value: Any) -> tuple[Any, int]:
                 field.name, given=f"{type(given).__name__} ({error})", wanted=str(field.type)
             ) from error
     return value, check_size(size)
+
+
+@cache
+def _room(kind: pa.DataType) -> int:
+    """About how many bytes a null takes in a column of this type."""
+    try:
+        return max(1, int(kind.bit_width) // 8)
+    except ValueError:  # A type without a fixed width: an offset.
+        return 8
 
 
 # Values that fit their column for certain: the common ones need no scalar of their own.
@@ -200,7 +210,7 @@ def _fit_timestamps(column: pa.Array | None, rows: int, now_ms: int) -> pa.Array
     elif not pa.types.is_timestamp(column.type):
         raise SchemaMismatch("timestamp", given=str(column.type), wanted="a timestamp, or int64 milliseconds")
     else:
-        # In its own unit first: a cast to microseconds would wrap a time that is far out into one that is not.
+        # In its own unit first: cast to microseconds, a time that is far out would wrap into one that is not.
         if not _in_range(column.cast(pa.int64()), Fraction(_PER_S[column.type.unit], 1000)):
             _refuse_times(column)
         column = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64())
@@ -270,7 +280,7 @@ assert {TIMESTAMP.name, KEY.name, HEADERS.name} <= RESERVED
 
 
 def _warm_up() -> None:
-    """Meet Arrow's lazy sides once, here: imports of numpy's parts and a search for pandas, tables of functions.
+    """Meet Arrow's lazy sides once, here: its import of numpy's parts, its search for pandas, its functions.
 
     If a thread meets them first and another forks at that moment, the child inherits a lock that nobody will
     ever give back, and its own first append waits for it.

@@ -3,7 +3,7 @@
 A stored batch is one Arrow IPC record batch message without its schema: the schema follows from the
 stream's columns and the batch's layout number, and would be most of a small batch's bytes. Columns:
 `timestamp`, `key`, `headers` only where any record has some (layout 1), then `value`, or the
-stream's own typed columns.
+stream's own typed columns. Its last eight bytes are the XXH3 of the others, so that damage is seen.
 
 Timestamps are microseconds in UTC, keys and values plain binary: what Spark takes without a copy.
 """
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 import pyarrow as pa
+import xxhash
 
 from shoal.core.checking import is_instance_of
 from shoal.core.errors import InvalidInput, StoreCorrupt
@@ -57,13 +58,18 @@ class Layout:
             writer.write_batch(batch)
         whole, prefix = sink.getvalue(), self._prefix[number]
         assert whole.slice(0, prefix.size).equals(prefix), "Arrow writes a stream's schema first, unchanged"
-        return number, whole.slice(prefix.size, whole.size - prefix.size - _END_OF_STREAM).to_pybytes()
+        message = whole.slice(prefix.size, whole.size - prefix.size - _END_OF_STREAM)
+        return number, b"".join((memoryview(message), xxhash.xxh3_64_digest(message)))
 
     def decode(self, number: int, payload: bytes) -> pa.RecordBatch:
         """The batch of these bytes."""
+        message = memoryview(payload)[:-_DIGEST]
+        # Arrow checks nothing: it would give wrong records, or follow a damaged offset out of the buffer.
+        if xxhash.xxh3_64_digest(message) != payload[-_DIGEST:]:
+            raise StoreCorrupt(f"a stored batch (layout {number}) has changed since it was written")
         try:
-            return pa.ipc.read_record_batch(pa.py_buffer(payload), self._stored[number])
-        except (KeyError, pa.ArrowException, OSError, ValueError) as error:
+            return pa.ipc.read_record_batch(pa.py_buffer(message), self._stored[number])
+        except (KeyError, pa.ArrowException, OSError, EOFError, ValueError) as error:
             raise StoreCorrupt(f"a stored batch (layout {number}) cannot be decoded: {error}") from error
 
 
@@ -119,3 +125,4 @@ _WRITE: Final = {
     for kind in Compression
 }
 _END_OF_STREAM: Final = 8
+_DIGEST: Final = 8

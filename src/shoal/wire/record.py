@@ -7,11 +7,12 @@ quarter more, a frozen dataclass several times as much), and it cannot be change
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 NO_HEADERS: Final[Mapping[str, bytes]] = MappingProxyType({})
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Record(NamedTuple):
@@ -28,7 +29,7 @@ class Record(NamedTuple):
     @property
     def time(self) -> datetime:
         """The timestamp as an aware datetime."""
-        return datetime.fromtimestamp(self.timestamp / 1000, UTC)
+        return _EPOCH + timedelta(milliseconds=self.timestamp)
 
     def __repr__(self) -> str:
         return (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,13 +12,15 @@ from shoal.core.checking import is_whole
 from shoal.core.errors import InvalidTimestamp
 from shoal.core.limits import TIMESTAMP_MS_MAX
 
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
 
 def timestamp_ms(value: object) -> int:
     """An int in milliseconds, or a datetime with a time zone."""
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise InvalidTimestamp("timestamp", value, "give the datetime a time zone, such as datetime.UTC")
-        value = int(value.timestamp() * 1000)
+        value = (value - EPOCH) // timedelta(milliseconds=1)
     if not is_whole(value):
         raise InvalidTimestamp("timestamp", value, "give milliseconds since 1970 as an int, or a datetime")
     if not 0 <= value <= TIMESTAMP_MS_MAX:

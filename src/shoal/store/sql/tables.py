@@ -112,11 +112,10 @@ batches: Final = Table(
 )
 
 # PostgreSQL would try to compress what is compressed already, which takes longer than all the rest.
-event.listen(
-    batches,
-    "after_create",
-    DDL("ALTER TABLE shoal_batch ALTER COLUMN payload SET STORAGE EXTERNAL").execute_if(dialect="postgresql"),
+_EXTERNAL: Final = DDL(  # type: ignore[no-untyped-call]
+    "ALTER TABLE shoal_batch ALTER COLUMN payload SET STORAGE EXTERNAL"
 )
+event.listen(batches, "after_create", _EXTERNAL.execute_if(dialect="postgresql"))
 
 producers: Final = Table(
     "shoal_producer",

@@ -81,7 +81,8 @@ class Postgres(Dialect):
         """By SQLSTATE; a connection that broke has none."""
         state: str = getattr(getattr(error, "orig", error), "sqlstate", None) or ""
         detail = f"{self.description}: {first_line(error)}"
-        if "password authentication failed" in detail:
+        # What fails before the session begins comes without a state.
+        if "password authentication failed" in detail or ("FATAL" in detail and "does not exist" in detail):
             return StoreRefused(detail)
         for starts, kind in _FAULTS.items():
             if any(state.startswith(start) for start in starts):

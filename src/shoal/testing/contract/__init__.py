@@ -1,0 +1,42 @@
+"""What every hub must do, whatever keeps its log: one suite, run on each implementation.
+
+Whoever builds a hub subclasses `HubContract` in a test file and overrides the fixture `hub_url`:
+
+    class TestMyHub(HubContract):
+        @pytest.fixture
+        def hub_url(self) -> str:
+            return "http://127.0.0.1:7400"
+
+The suite speaks only through `shoal.connect` and the hub's public calls. Each test works in a project of its
+own, so that all of them may share one store, even one that holds other streams. Not for: crashes, full disks
+and servers that go away (`tests/crash`), or how fast anything is (`bench`).
+"""
+
+from shoal.testing.contract.appending import AppendContract
+from shoal.testing.contract.idempotence import IdempotenceContract
+from shoal.testing.contract.producing import ProducerContract
+from shoal.testing.contract.reading import ReadContract
+from shoal.testing.contract.refusing import RefusalContract
+from shoal.testing.contract.retaining import RetentionContract
+from shoal.testing.contract.sending import SendContract
+from shoal.testing.contract.sharding import ShardContract
+from shoal.testing.contract.sharing import SharingContract
+from shoal.testing.contract.streams import StreamContract
+from shoal.testing.contract.suite import HubSuite
+
+__all__ = ["HubContract", "HubSuite"]
+
+
+class HubContract(
+    StreamContract,
+    ShardContract,
+    AppendContract,
+    IdempotenceContract,
+    ReadContract,
+    RetentionContract,
+    ProducerContract,
+    SendContract,
+    SharingContract,
+    RefusalContract,
+):
+    """Every test of the contract. Override `hub_url`, or also `hub` to share one hub among the tests."""

@@ -1,0 +1,90 @@
+"""Concurrent appends share one commit, and each gets its own answer."""
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from shoal.core.appending import Offer
+from shoal.core.errors import StoreUnavailable
+from shoal.core.limits import COMMIT_REQUESTS_MAX
+from shoal.core.model import Appended, ShardId
+from shoal.hub.committer import Committer
+from shoal.ports import AppendAnswer, AppendRequest
+from shoal.testing.reading import until
+
+
+def request(number: int) -> AppendRequest:
+    return AppendRequest(
+        stream_id=1,
+        shard=ShardId(number),
+        offer=Offer(records=1, stored_bytes=1, top_timestamp_us=0),
+        layout=0,
+        raw_bytes=1,
+        payload=b"x",
+    )
+
+
+class Disk:
+    """A commit that can be held up, and that notes what each commit held."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.commits: list[list[int]] = []
+        self.fails = False
+
+    def commit(self, requests: Sequence[AppendRequest], now_ms: int) -> list[AppendAnswer]:
+        self.commits.append([int(request.shard) for request in requests])
+        assert self.go.wait(20)
+        if self.fails:
+            raise StoreUnavailable("gone")
+        return [Appended(request.shard, 0, 1) for request in requests]
+
+
+def test_who_appends_while_a_commit_is_under_way_shares_the_next_one() -> None:
+    disk = Disk()
+    committer = Committer(disk.commit)
+    with ThreadPoolExecutor(20) as threads:
+        first = threads.submit(committer.append, [request(0)])
+        until(lambda: disk.commits == [[0]])
+        others = [threads.submit(committer.append, [request(i), request(i)]) for i in range(1, 15)]
+        until(lambda: len(committer._waiting) == 14)
+        disk.go.set()
+        assert first.result(20) == [Appended(0, 0, 1)]
+        for i, other in enumerate(others, 1):
+            assert other.result(20) == [Appended(i, 0, 1)] * 2
+    assert len(disk.commits) == 2
+    assert sorted(disk.commits[1]) == sorted([*range(1, 15)] * 2)
+
+
+def test_a_commit_that_fails_fails_for_all_who_shared_it_and_the_next_goes_on() -> None:
+    disk = Disk()
+    committer = Committer(disk.commit)
+    with ThreadPoolExecutor(5) as threads:
+        first = threads.submit(committer.append, [request(0)])
+        until(lambda: disk.commits == [[0]])
+        others = [threads.submit(committer.append, [request(i)]) for i in range(1, 4)]
+        until(lambda: len(committer._waiting) == 3)
+        disk.fails = True
+        disk.go.set()
+        for future in [first, *others]:
+            with pytest.raises(StoreUnavailable):
+                future.result(20)
+        disk.fails = False
+        assert committer.append([request(9)]) == [Appended(9, 0, 1)]
+
+
+def test_a_commit_holds_no_more_requests_than_the_limit() -> None:
+    disk = Disk()
+    committer = Committer(disk.commit)
+    with ThreadPoolExecutor(5) as threads:
+        first = threads.submit(committer.append, [request(0)])
+        until(lambda: disk.commits == [[0]])
+        half = [request(1)] * (COMMIT_REQUESTS_MAX // 2 + 1)
+        others = [threads.submit(committer.append, half) for _ in range(3)]
+        until(lambda: len(committer._waiting) == 3)
+        disk.go.set()
+        for future in [first, *others]:
+            future.result(20)
+    assert [len(commit) for commit in disk.commits] == [1, len(half), len(half), len(half)]
