@@ -114,7 +114,7 @@ def test_a_url_that_names_no_file_is_refused(url: str) -> None:
         shoal.connect(url)
 
 
-# Root may write anywhere, so that a refusal can only be seen as somebody else. It becomes nobody after a first
+# Root may write anywhere, so a refusal can only be seen as somebody else. It becomes nobody after a first
 # hub has been opened: nobody may not even be allowed to read this Python's own files.
 _AS_NOBODY = """
     import os, sys, shoal

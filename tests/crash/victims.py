@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import count
 from multiprocessing.connection import Connection, Listener
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -24,6 +24,7 @@ from shoal.testing.workers import Report
 
 STREAM = "story"
 KEYS = 4
+Answer = TypeVar("Answer")
 PRODUCER = shoal.ProducerOptions(linger_s=0.001, retry_most_s=0.1, delivery_timeout_s=60.0)
 
 
@@ -182,13 +183,19 @@ def _send_table(
 
 
 def _append(hub: shoal.Hub, shard: int, values: list[shoal.Record], stamp: shoal.ProducerStamp) -> Any:
-    """The answer, or the new map; while the store is away the same batch is tried again."""
+    """The answer, or the new map."""
+    try:
+        return _patiently(lambda: hub.append(STREAM, shard, values, stamp=stamp))
+    except shoal.ShardClosed as closed:
+        return closed.stream
+
+
+def _patiently(call: Callable[[], Answer]) -> Answer:
+    """While the store is away, the same call is tried again, as its error allows."""
     deadline = time.monotonic() + 60
     while True:
         try:
-            return hub.append(STREAM, shard, values, stamp=stamp)
-        except shoal.ShardClosed as closed:
-            return closed.stream
+            return call()
         except shoal.ShoalError as error:
             if not error.retriable or time.monotonic() > deadline:
                 raise
@@ -196,7 +203,7 @@ def _append(hub: shoal.Hub, shard: int, values: list[shoal.Record], stamp: shoal
 
 
 def _serve(report: Report, hub: shoal.Hub, client: Connection) -> None:
-    producer = hub.producer(STREAM, PRODUCER)
+    producer = _patiently(lambda: hub.producer(STREAM, PRODUCER))
     with client:
         for served in count():
             try:
@@ -206,7 +213,7 @@ def _serve(report: Report, hub: shoal.Hub, client: Connection) -> None:
             answer: Any = None
             match request:
                 case ("map",):
-                    answer = hub.describe_stream(STREAM)
+                    answer = _patiently(lambda: hub.describe_stream(STREAM))
                 case ("send", key, values):
                     futures = [producer.send(value, key=key) for value in values]
                     answer = [future.result(timeout=90) for future in futures]

@@ -15,7 +15,7 @@ from shoal.testing.workers import Worker
 from tests.scenario.writers import STREAM, Follower, change_until, write_by_key
 
 WRITERS = 4
-CHANGES = 50
+CHANGES = 40
 
 
 @pytest.mark.timeout(120)

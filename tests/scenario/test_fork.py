@@ -10,7 +10,7 @@ from shoal.testing.history import Ack, find_faults, read_history
 from shoal.testing.workers import Worker
 from tests.scenario.forking import STREAM, fork_while_busy
 
-FORKS = 10
+FORKS = 7
 
 
 @pytest.mark.timeout(120)

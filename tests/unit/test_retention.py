@@ -22,7 +22,7 @@ def fronts(draw: st.DrawFn) -> Fronts:
         base, at = draw(st.integers(0, 9)), 0
         metas = []
         for _ in range(draw(st.integers(1, 6))):
-            records, at = draw(st.integers(1, 5)), at + draw(st.integers(0, 10))
+            records, at = draw(st.integers(1, 5)), at + draw(st.integers(0, 3))
             metas.append(
                 BatchMeta(
                     base_offset=base,
@@ -60,10 +60,10 @@ def plain_cuts(fronts: Fronts, stream_bytes: int, settings: StreamSettings, now_
 
 @given(
     fronts(),
-    st.integers(0, 300),
-    st.none() | st.integers(1, 60),
-    st.none() | st.integers(1, 600),
     st.integers(0, 100),
+    st.none() | st.integers(1, 8),
+    st.none() | st.integers(1, 200),
+    st.integers(0, 16),
 )
 def test_cuts_are_those_of_removing_the_oldest_again_and_again(
     found: Fronts, hidden_bytes: int, age: int | None, size: int | None, now_ms: int

@@ -242,7 +242,7 @@ class StoreBusy(StoreError):
     retriable = True
 
     def __init__(self, detail: str, waited_s: float) -> None:
-        super().__init__(f"the store stayed locked for {waited_s:g} s: {detail}")
+        super().__init__(f"the store is locked by others (waited at most {waited_s:g} s): {detail}")
         self.detail, self.waited_s = detail, waited_s
 
 

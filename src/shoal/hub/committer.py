@@ -6,13 +6,13 @@ sleep until their answer is there. While a commit is being synced, the next grou
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from shoal.core.limits import COMMIT_BYTES_MAX, COMMIT_REQUESTS_MAX
+from shoal.forks import renew_in_child
 from shoal.ports import AppendAnswer, AppendRequest
 
 Commit = Callable[[Sequence[AppendRequest], int], list[AppendAnswer]]
@@ -21,23 +21,22 @@ Commit = Callable[[Sequence[AppendRequest], int], list[AppendAnswer]]
 class Committer:
     """Gathers appends into commits.
 
-    Writer and reader of the fields: any thread, under `_lock`. They are void in a forked child.
+    Writer and reader of the fields: any thread, under `_lock`. A forked child begins anew.
     """
 
     def __init__(self, commit: Commit) -> None:
         self._commit = commit
-        self._reset()
+        self.renew()
+        renew_in_child(self)
 
-    def _reset(self) -> None:
-        self._pid = os.getpid()
+    def renew(self) -> None:
+        """See Renewed."""
         self._lock = threading.Lock()
         self._waiting: deque[_Ticket] = deque()
         self._has_leader = False
 
     def append(self, requests: Sequence[AppendRequest]) -> list[AppendAnswer]:
         """Store the requests durably, together with whatever else waits, and return their answers."""
-        if self._pid != os.getpid():
-            self._reset()
         ticket = _Ticket(requests)
         with self._lock:
             self._waiting.append(ticket)

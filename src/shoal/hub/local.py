@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,6 +26,7 @@ from shoal.core.reading import ReadLimits
 from shoal.core.resharding import first_shards, merge, reshard, split
 from shoal.core.retention import plan_cuts
 from shoal.core.timeline import find_offset
+from shoal.forks import renew_in_child
 from shoal.hub.committer import Committer
 from shoal.hub.keeper import Keeper
 from shoal.ports import AppendAnswer, AppendRequest, ShardGone, ShardShut, Store, Submission
@@ -47,7 +47,8 @@ class LocalHub:
         self._streams: dict[StreamName, StreamInfo] = {}
         self._layouts: dict[int, Layout] = {}
         self._keeper_interval_s = keeper_interval_s
-        self._start_keeper()
+        self._keeper: Keeper | None = Keeper(self._keep, keeper_interval_s)
+        renew_in_child(self)
 
     # --- Streams and shards. ---
 
@@ -103,8 +104,8 @@ class LocalHub:
 
     def append(self, stream: StreamInfo, batches: Sequence[Submission]) -> list[Appended | ShoalError]:
         """See HubService. Encoding happens here, in the caller's thread; only the commit is shared."""
-        if self._keeper_pid != os.getpid():
-            self._start_keeper()  # We are in a forked child, which has no threads of its parent.
+        if self._keeper is None:  # We are in a forked child, which has no threads of its parent.
+            self._keeper = Keeper(self._keep, self._keeper_interval_s)
         requests = [self._request(stream, submission) for submission in batches]
         answers = self._committer.append(requests)
         self._store.signal.ring(
@@ -200,13 +201,13 @@ class LocalHub:
 
     def close(self) -> None:
         """See HubService."""
-        if self._keeper_pid == os.getpid():
+        if self._keeper is not None:
             self._keeper.stop()
         self._store.close()
 
-    def _start_keeper(self) -> None:
-        self._keeper = Keeper(self._keep, self._keeper_interval_s)
-        self._keeper_pid = os.getpid()
+    def renew(self) -> None:
+        """See Renewed."""
+        self._keeper = None
 
     def _keep(self) -> None:
         self.enforce_retention(None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import random
 import time
 import uuid
@@ -26,6 +25,7 @@ from shoal.core.limits import RECORD_BYTES_MAX
 from shoal.core.model import StreamInfo
 from shoal.core.ring import LOGICAL_PARTITIONS, PARTITION_SIZE, checked_hash, key_bytes, placer
 from shoal.core.routing import ShardMap
+from shoal.forks import renew_in_child
 from shoal.ports import HubService
 from shoal.producer.futures import BatchFuture, SendFuture
 from shoal.producer.options import ProducerOptions
@@ -47,7 +47,7 @@ class Producer:
     ) -> None:
         self.options = options or ProducerOptions()
         self.stream = str(stream.full_name)
-        self._generation = _fork_generation
+        self._is_inherited = False
         self._layout = Layout(stream.settings.schema)
         self._is_typed = self._layout.is_typed
         self._place = placer(stream.settings.hash)
@@ -67,6 +67,7 @@ class Producer:
         self._unkeyed_place = self._new_unkeyed_place()
         self._unkeyed_until = 0
         self._sender.thread.start()
+        renew_in_child(self)
         _LIVE.add(self)
 
     def send(
@@ -83,7 +84,7 @@ class Producer:
         Records of one key stay in order. `hash_key` places the record on the ring by hand. Blocks while the
         buffer is full. The future's `result()` is the shard and the offset.
         """
-        if self._generation != _fork_generation:
+        if self._is_inherited:
             self._refuse_in_child()
         if type(value) is bytes and not self._is_typed:
             size = len(value)
@@ -127,7 +128,7 @@ class Producer:
         Columns are the stream's own (`value`, or its typed columns), and optionally `key`, `timestamp` and
         `headers`. A table larger than a batch is cut.
         """
-        if self._generation != _fork_generation:
+        if self._is_inherited:
             self._refuse_in_child()
         if isinstance(table, pa.Table | pa.RecordBatch) and table.num_rows == 0:
             raise EmptyBatch("table", "0 rows", "send at least one record")
@@ -153,7 +154,7 @@ class Producer:
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent so far is settled; raise an error that no future has shown yet."""
-        if self._generation != _fork_generation:
+        if self._is_inherited:
             self._refuse_in_child()
         limit_s = self.options.delivery_timeout_s * 2 if timeout is None else timeout
         deadline = time.monotonic() + limit_s
@@ -173,7 +174,7 @@ class Producer:
 
     def close(self, timeout: float | None = None) -> None:
         """Send what is buffered, stop, and raise an error that no future has shown yet. Twice is once."""
-        if self._closed is not None or self._generation != _fork_generation:
+        if self._closed is not None or self._is_inherited:
             return
         try:
             self.flush(self.options.close_timeout_s if timeout is None else timeout)
@@ -184,6 +185,10 @@ class Producer:
                 self._changed.notify_all()
             _LIVE.discard(self)
         self._sender.thread.join(self.options.close_timeout_s)
+
+    def renew(self) -> None:
+        """See Renewed. A child has no right to what its parent has numbered and buffered."""
+        self._is_inherited = True
 
     @property
     def buffered_bytes(self) -> int:
@@ -250,17 +255,6 @@ class Producer:
 
 _UNKEYED_BYTES = 256_000
 _STEP_BYTES = 12_000_000
-
-_fork_generation = 0
-"""Rises in a forked child, where the producers of the parent are void."""
-
-
-def _enter_child() -> None:
-    global _fork_generation  # noqa: PLW0603 - one number for the process, written only here
-    _fork_generation += 1
-
-
-os.register_at_fork(after_in_child=_enter_child)
 
 _LIVE: weakref.WeakSet[Producer] = weakref.WeakSet()
 

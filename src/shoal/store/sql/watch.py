@@ -7,7 +7,6 @@ hint from the database, looks at the ends of the shards that are waited for, and
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from typing import Final
 
 from shoal.core.errors import HubClosed, StoreError
 from shoal.core.model import ShardId
+from shoal.forks import renew_in_child
 from shoal.store.sql.database import Database
 from shoal.store.sql.dialects.dialect import Hints
 from shoal.store.sql.log import Place, SQLLog
@@ -31,16 +31,17 @@ _BROKEN_S: Final = 0.2
 class Watch:
     """See ChangeSignal.
 
-    Writer and reader of the fields: any thread, under `_lock`. They are void in a forked child.
+    Writer and reader of the fields: any thread, under `_lock`. A forked child begins anew.
     """
 
     def __init__(self, database: Database, log: SQLLog) -> None:
         self._database = database
         self._store_log = log
-        self._reset()
+        self.renew()
+        renew_in_child(self)
 
-    def _reset(self) -> None:
-        self._pid = os.getpid()
+    def renew(self) -> None:
+        """See Renewed."""
         self._lock = threading.Lock()
         self._waiters: dict[Place, list[_Waiter]] = {}
         self._thread: threading.Thread | None = None
@@ -49,8 +50,6 @@ class Watch:
 
     def wait(self, stream_id: int, shard: ShardId, beyond: int, timeout_s: float) -> None:
         """See ChangeSignal."""
-        if self._pid != os.getpid():
-            self._reset()
         place, waiter = (stream_id, shard), _Waiter(beyond)
         deadline = time.monotonic() + timeout_s
         with self._lock:
@@ -75,7 +74,7 @@ class Watch:
 
     def ring(self, shards: Sequence[tuple[int, ShardId, int]]) -> None:
         """See ChangeSignal."""
-        if self._pid != os.getpid() or not self._waiters:
+        if not self._waiters:
             return
         with self._lock:
             for stream_id, shard, next_offset in shards:
@@ -85,8 +84,6 @@ class Watch:
 
     def close(self) -> None:
         """Wake everyone, and let the thread end."""
-        if self._pid != os.getpid():
-            return
         with self._lock:
             self._is_closed = True
             thread = self._thread

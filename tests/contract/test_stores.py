@@ -1,0 +1,85 @@
+"""A store asked directly, with a view of the stream that others have overtaken meanwhile."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from shoal import Hub, ProducerStamp
+from shoal.core.model import ShardId, StreamSettings
+from shoal.core.retention import plan_cuts
+from shoal.hub.local import LocalHub
+from shoal.store.sql.store import SQLStore
+
+FAR_MS = 10**14  # Long after anything was appended.
+
+
+@pytest.fixture
+def sql_store(store_url: str) -> Iterator[SQLStore]:
+    store = SQLStore.open(store_url)
+    yield store
+    store.close()
+
+
+def test_retention_with_an_older_view_of_the_stream_leaves_newer_shards_to_the_next_time(
+    sql_store: SQLStore,
+) -> None:
+    # The keeper loads a stream; another process splits a shard and appends to a child; the keeper goes on.
+    hub = Hub(LocalHub(sql_store, keeper_interval_s=3600), "a hub on the store")
+    hub.create_stream("orders", shards=1)
+    hub.append("orders", 0, [b"a", b"b"])
+    older = hub.describe_stream("orders")
+    hub.split_shard("orders", 0)
+    hub.append("orders", 1, [b"c"])
+    settings = StreamSettings(retention_ms=1)
+    for view, trimmed in ((older, {0}), (older, set()), (hub.describe_stream("orders"), {1})):
+        cuts = sql_store.trim(view, lambda fronts, size: plan_cuts(fronts, size, settings, FAR_MS))
+        assert set(cuts) == trimmed
+    shards = hub.describe_stream("orders").shards
+    assert [(shard.first_offset, shard.next_offset, shard.bytes) for shard in shards] == [
+        (2, 2, 0),
+        (1, 1, 0),
+        (0, 0, 0),
+    ]
+
+
+def test_retention_of_a_stream_that_was_deleted_meanwhile_does_nothing(sql_store: SQLStore) -> None:
+    hub = Hub(LocalHub(sql_store, keeper_interval_s=3600), "a hub on the store")
+    hub.create_stream("orders", shards=1)
+    hub.append("orders", 0, [b"a"])
+    older = hub.describe_stream("orders")
+    hub.delete_stream("orders")
+    settings = StreamSettings(retention_ms=1)
+    assert sql_store.trim(older, lambda fronts, size: plan_cuts(fronts, size, settings, FAR_MS)) == {}
+
+
+def test_what_deleted_streams_held_is_swept_in_bounded_steps_until_nothing_is_left(
+    sql_store: SQLStore,
+) -> None:
+    hub = Hub(LocalHub(sql_store, keeper_interval_s=3600), "a hub on the store")
+    kept = hub.create_stream("kept", shards=1)
+    hub.append("kept", 0, [b"kept"])
+    for name in ("a", "b"):
+        hub.create_stream(name, shards=2)
+        hub.append(name, 0, [b"x"])
+        hub.append(name, 1, [b"x"])
+        hub.delete_stream(name)
+    steps = 0
+    while sql_store.sweep():
+        steps += 1
+        assert steps < 10
+    assert steps >= 2
+    assert hub.stats("kept").batches == 1
+    # Ids are never used again, even though nothing is left of the streams that had them.
+    assert hub.create_stream("c", shards=1).id > kept.id + 2
+    assert sql_store.batch_at(kept.id + 1, ShardId(0), 0) is None
+
+
+def test_a_producer_long_silent_is_forgotten_and_one_that_spoke_lately_is_not(sql_store: SQLStore) -> None:
+    hub = Hub(LocalHub(sql_store, keeper_interval_s=3600), "a hub on the store")
+    hub.create_stream("orders", shards=1)
+    stamp = ProducerStamp(producer="p", epoch=0, sequence=0)
+    first = hub.append("orders", 0, [b"a"], stamp=stamp)
+    assert sql_store.forget_producers(0) == 0
+    assert hub.append("orders", 0, [b"a"], stamp=stamp) == first
+    assert sql_store.forget_producers(FAR_MS) == 1
+    assert hub.append("orders", 0, [b"a"], stamp=stamp) != first
