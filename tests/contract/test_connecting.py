@@ -43,7 +43,7 @@ def test_a_url_that_cannot_be_parsed_is_refused(url: str) -> None:
 
 @pytest.mark.parametrize(
     ("scheme", "module", "extra"),
-    [("postgresql", "psycopg", "postgres"), ("mysql", "pymysql", "mysql"), ("mariadb", "pymysql", "mysql")],
+    [("postgresql", "psycopg", "postgres"), ("mysql", "pymysql", "mysql")],
 )
 def test_a_missing_driver_names_the_extra_to_install(
     tmp_path: Path, scheme: str, module: str, extra: str

@@ -28,7 +28,7 @@ from shoal.core.errors import UnknownStream
 
 RING_SIZE = 2**128
 KEYS = [b"k%d" % i for i in range(8)]
-ONCE = {"sqlite": (40, 30), "postgresql": (8, 20), "mariadb": (8, 20)}
+ONCE = {"sqlite": (25, 25), "postgresql": (6, 18), "mariadb": (6, 18)}
 """For each store how many histories, and how many steps in each."""
 
 

@@ -2,5 +2,5 @@
 
 from hypothesis import settings
 
-settings.register_profile("shoal", deadline=None, max_examples=200)
+settings.register_profile("shoal", deadline=None, max_examples=120)
 settings.load_profile("shoal")

@@ -277,9 +277,9 @@ class ProducerContract(HubSuite):
 
         stream = hub.create_stream(orders, shards=5, hash=stream_hash)
         with hub.producer(orders) as producer:
-            for i in range(30):
-                key = f"key-{i}"
-                shard = producer.send(b"", key=key).result(10).shard
+            sent = {f"key-{i}": producer.send(b"", key=f"key-{i}") for i in range(30)}
+            for key, future in sent.items():
+                shard = future.result(10).shard
                 if stream_hash == "md5":
                     where = int(hashlib.md5(key.encode(), usedforsecurity=False).hexdigest(), 16)
                 else:

@@ -37,17 +37,16 @@ class ReadContract(HubSuite):
         assert batch.to_arrow().column("offset").to_pylist() == list(range(5, 30))
         assert batch.to_arrow().column("value").to_pylist() == [record.value for record in batch]
 
-    @pytest.mark.parametrize("max_records", [1, 3, 10, 11, 29, 30, 31])
-    def test_a_limit_in_records_is_kept_within_a_batch_and_across(
-        self, hub: Hub, orders: str, max_records: int
-    ) -> None:
+    def test_a_limit_in_records_is_kept_within_a_batch_and_across(self, hub: Hub, orders: str) -> None:
         hub.create_stream(orders, shards=1)
         for first in range(0, 30, 10):
             hub.append(orders, 0, [b"%d" % i for i in range(first, first + 10)])
-        assert len(hub.read(orders, 0, 0, max_records=max_records)) == min(max_records, 30)
-        assert len(hub.read(orders, 0, 9, max_records=max_records)) == min(max_records, 21)
-        whole = read_shard(hub, orders, 0, max_records=max_records)
-        assert [record.value for record in whole] == [b"%d" % i for i in range(30)]
+        for max_records in (1, 3, 10, 11, 29, 30, 31):
+            assert len(hub.read(orders, 0, 0, max_records=max_records)) == min(max_records, 30)
+            assert len(hub.read(orders, 0, 9, max_records=max_records)) == min(max_records, 21)
+        for max_records in (3, 11):
+            whole = read_shard(hub, orders, 0, max_records=max_records)
+            assert [record.value for record in whole] == [b"%d" % i for i in range(30)]
 
     def test_a_limit_in_bytes_ends_between_batches_where_it_can(self, hub: Hub, orders: str) -> None:
         hub.create_stream(orders, shards=1)
@@ -120,11 +119,11 @@ class ReadContract(HubSuite):
     def test_an_append_to_another_shard_wakes_nobody_for_long(self, hub: Hub, orders: str) -> None:
         hub.create_stream(orders, shards=2)
         with ThreadPoolExecutor(1) as threads:
-            reading = threads.submit(timed, lambda: hub.read(orders, 0, 0, wait=0.5))
+            reading = threads.submit(timed, lambda: hub.read(orders, 0, 0, wait=0.25))
             hub.append(orders, 1, [b"elsewhere"])
             batch, waited_s = reading.result()
         assert len(batch) == 0
-        assert 0.5 <= waited_s < SOON_S
+        assert 0.25 <= waited_s < SOON_S
 
     def test_a_reader_that_waits_is_woken_when_its_shard_is_closed(self, hub: Hub, orders: str) -> None:
         hub.create_stream(orders, shards=2)
@@ -175,8 +174,8 @@ class ReadContract(HubSuite):
         hub.create_stream(orders, shards=1)
         hub.read(orders, 0, 0, wait=0.05)  # The first wait opens what it listens on.
         began_s = time.process_time()
-        hub.read(orders, 0, 0, wait=1.0)
-        assert time.process_time() - began_s < 0.25
+        hub.read(orders, 0, 0, wait=0.6)
+        assert time.process_time() - began_s < 0.2
 
     def test_a_time_is_looked_up_by_the_first_record_that_reaches_it(self, hub: Hub, orders: str) -> None:
         hub.create_stream(orders, shards=1)
@@ -194,7 +193,7 @@ class ReadContract(HubSuite):
         stamps = [50, 10, 70, 20, 20, 90, 30, 95, 5]
         for first in range(0, 9, 3):
             hub.append(orders, 0, [Record(0, stamp, None, b"") for stamp in stamps[first : first + 3]])
-        for at in range(101):
+        for at in sorted({stamp + step for stamp in stamps for step in (0, 1)}):
             wanted = next((i for i, stamp in enumerate(stamps) if stamp >= at), len(stamps))
             assert hub.offset_at(orders, 0, at) == wanted
 

@@ -117,7 +117,7 @@ class RetentionContract(HubSuite):
             keeping = threads.submit(keep)
             try:
                 newest = 0
-                for _ in range(25):
+                for _ in range(8):
                     hub.append(orders, newest, [b"x"])
                     _, right = hub.split_shard(orders, newest)
                     newest = right.id

@@ -133,9 +133,9 @@ class ShardContract(HubSuite):
         hub.merge_shards(orders, 1, 3)
         stream = hub.reshard(orders, 5)
         with hub.producer(orders) as producer:
-            for i in range(40):
-                key = f"key-{i}".encode()
-                shard = producer.send(b"", key=key).result(10).shard
+            sent = {b"key-%d" % i: producer.send(b"", key=b"key-%d" % i) for i in range(40)}
+            for key, future in sent.items():
+                shard = future.result(10).shard
                 assert stream.shards[shard].begin <= place(key) < stream.shards[shard].end
                 assert stream.shards[shard].status == "open"
 
