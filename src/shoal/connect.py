@@ -122,7 +122,8 @@ class Hub:
 
     def split_shard(self, name: str, shard: int, at: int | str | None = None) -> tuple[Shard, Shard]:
         """Close a shard and open two children that divide its range, at `at` or in the middle."""
-        after = self._service.split_shard(stream_name(name), shard, None if at is None else checked_hash(at))
+        cut = None if at is None else checked_hash(at, "at")
+        after = self._service.split_shard(stream_name(name), shard, cut)
         left, right = (child for child in after.shards if child.parents == (shard,))
         return left, right
 

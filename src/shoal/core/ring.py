@@ -63,13 +63,13 @@ def placer(how: KeyHash) -> Callable[[bytes], int]:
     return lambda key: place(key, how)
 
 
-def checked_hash(value: object) -> int:
+def checked_hash(value: object, field: str = "hash_key") -> int:
     """An explicit hash key: an int, or up to 32 hexadecimal digits as LogHub and Kinesis users write it."""
     number: object = value
     if isinstance(value, str):
         number = int(value, 16) if _HEXADECIMAL.fullmatch(value) else None
     if not is_whole(number) or not 0 <= number < RING_SIZE:
-        raise InvalidInput("hash_key", value, "an int from 0 to 2**128-1, or up to 32 hexadecimal digits")
+        raise InvalidInput(field, value, "an int from 0 to 2**128-1, or up to 32 hexadecimal digits")
     return number
 
 

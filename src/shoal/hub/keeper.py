@@ -37,3 +37,5 @@ class Keeper:
             except ShoalError as error:
                 # The store may be away; the next round comes anyway, and nothing is lost by being late.
                 _log.warning("housekeeping: %s", error)
+            except Exception:  # noqa: BLE001 - a thread's top: retention must not end with one fault
+                _log.exception("housekeeping failed")

@@ -25,32 +25,23 @@ class SendFuture:
 
     def done(self) -> bool:
         """True if `result()` would not wait."""
-        return self._current().settled.is_set()
+        return self._current()[0].settled.is_set()
 
     def result(self, timeout: float | None = None) -> Position:
         """Where the record was stored, or the error it failed with."""
-        error = self.exception(timeout)
-        if error is not None:
-            raise error
-        appended = self._batch.appended
-        assert appended is not None
-        return Position(appended.shard, appended.first_offset + self._index)
+        batch, index = self._settled(timeout)
+        if batch.error is not None:
+            raise batch.error
+        assert batch.appended is not None
+        return Position(batch.appended.shard, batch.appended.first_offset + index)
 
     def exception(self, timeout: float | None = None) -> ShoalError | None:
         """The error it failed with, or None if it was stored."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            batch = self._current()
-            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not batch.settled.wait(left_s):
-                raise TimeoutError(f"not stored within {timeout} s; it is still being tried")
-            if batch.moved is None:
-                batch.is_seen = True
-                return batch.error
+        return self._settled(timeout)[0].error
 
     def add_done_callback(self, callback: Callable[[SendFuture], object]) -> None:
         """Call back when it is settled, in the sender's thread, or at once if it is."""
-        batch = self._current()
+        batch, _ = self._current()
         batch.callbacks.append(lambda: self._call_back(callback))
         if batch.settled.is_set():
             _run_callbacks(batch)
@@ -62,11 +53,23 @@ class SendFuture:
         else:
             self.add_done_callback(callback)
 
-    def _current(self) -> PendingRecords:
-        """The batch it is in now, following it through closed shards."""
-        while self._batch.settled.is_set() and self._batch.moved is not None:
-            self._batch, self._index = self._batch.moved[self._index]
-        return self._batch
+    def _settled(self, timeout: float | None) -> tuple[PendingRecords, int]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            batch, index = self._current()
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not batch.settled.wait(left_s):
+                raise TimeoutError(f"not stored within {timeout} s; it is still being tried")
+            if batch.moved is None:
+                batch.is_seen = True
+                return batch, index
+
+    def _current(self) -> tuple[PendingRecords, int]:
+        """The batch it is in now and its place there, following it through closed shards."""
+        batch, index = self._batch, self._index
+        while batch.settled.is_set() and batch.moved is not None:
+            batch, index = batch.moved[index]
+        return batch, index
 
 
 class BatchFuture:

@@ -100,3 +100,22 @@ class PendingColumns(Settling):
 
 
 Pending = PendingRecords | PendingColumns
+
+
+def unsettled(batches: list[Pending]) -> list[Pending]:
+    """Those of the batches, or of the ones that they were moved into, that are still on their way."""
+    left: list[Pending] = []
+    looked_at: set[int] = set()
+    waiting = list(reversed(batches))
+    while waiting:
+        batch = waiting.pop()
+        if id(batch) in looked_at:
+            continue
+        looked_at.add(id(batch))
+        if isinstance(batch, PendingRecords) and batch.moved is not None:
+            waiting.extend(heir for heir, _ in batch.moved)
+        elif isinstance(batch, PendingColumns) and batch.parts is not None:
+            waiting.extend(batch.parts)
+        elif not batch.settled.is_set():
+            left.append(batch)
+    return left

@@ -29,7 +29,7 @@ from shoal.forks import renew_in_child
 from shoal.ports import HubService
 from shoal.producer.futures import BatchFuture, SendFuture
 from shoal.producer.options import ProducerOptions
-from shoal.producer.pending import RECORD_OVERHEAD
+from shoal.producer.pending import RECORD_OVERHEAD, unsettled
 from shoal.producer.queues import Queues
 from shoal.producer.sender import Sender
 from shoal.wire.fitting import check_headers, check_row_sizes, check_size, check_value, fit_columns
@@ -160,10 +160,11 @@ class Producer:
         deadline = time.monotonic() + limit_s
         with self._changed:
             self._check_usable()
+            waiting = self._queues.everything()
             self._sender.flushing += 1
             self._changed.notify_all()
             try:
-                while self._queues and self._sender.thread.is_alive():
+                while (waiting := unsettled(waiting)) and self._sender.thread.is_alive():
                     left_s = deadline - time.monotonic()
                     if left_s <= 0:
                         raise TimeoutError(f"{self._queues.bytes} bytes are not stored after {limit_s:g} s")

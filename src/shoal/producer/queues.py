@@ -45,6 +45,12 @@ class Queues:
     def __bool__(self) -> bool:
         return bool(self._queues)
 
+    def everything(self) -> list[Pending]:
+        """All batches that wait, with nothing more going into them."""
+        for batch in list(self.open.values()):
+            self.seal(batch)
+        return [batch for queue in self._queues.values() for batch in queue]
+
     def open_batch(self, shard: ShardId, born_s: float) -> PendingRecords:
         """A new batch for the single records of a shard, at the end of its queue."""
         batch = PendingRecords(shard, born_s)

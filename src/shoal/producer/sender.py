@@ -81,6 +81,7 @@ class Sender:
                 )
                 with self.changed:
                     self._fail([batch for batch in batches if batch.appended is None], failure)
+                    self._begin_anew()
                 settled = batches
             for batch in settled:
                 settle(batch)
@@ -104,8 +105,10 @@ class Sender:
         with self.changed:
             if isinstance(answers, ShoalError):
                 self._fail(batches, answers)
+                self._begin_anew()
                 return batches
             closed: ShardClosed | None = None
+            must_begin_anew = False
             settled: list[Pending] = []
             for batch, answer in zip(batches, answers, strict=True):
                 match answer:
@@ -121,10 +124,13 @@ class Sender:
                     case OutOfSequence() if attempts == 1:
                         # The log has forgotten us, as it may after days of silence. This was the first
                         # attempt, so nothing of it is stored: begin anew under a new epoch.
-                        self._begin_anew()
+                        must_begin_anew = True
                     case _:
                         self._fail([batch], answer)
                         settled.append(batch)
+                        must_begin_anew = True
+            if must_begin_anew:  # After the loop: until here, numbers are of the epoch that was sent.
+                self._begin_anew()
             if closed is not None:
                 settled += self._follow(closed.stream)
             self.changed.notify_all()
@@ -186,7 +192,7 @@ class Sender:
         return self._queues.remap(ShardMap.of(stream), self._unkeyed)
 
     def _fail(self, batches: list[Pending], error: ShoalError) -> None:
-        """Write an error as the outcome. They may be stored all the same, so the numbering begins anew."""
+        """Write an error as the outcome. The batch may be stored all the same: the caller begins anew."""
         _log.error("records for %s were not stored: %s", self._stream.full_name, error)
         if isinstance(error, ProducerFenced):
             self.fatal, self.is_refusing = error, True
@@ -196,7 +202,6 @@ class Sender:
             batch.settled.set()
             self.failed.append(batch)
         del self.failed[:-_FAILED_KEPT]
-        self._begin_anew()
         self.changed.notify_all()
 
     def _begin_anew(self) -> None:

@@ -32,6 +32,8 @@ def fit_columns(layout: Layout, given: Columns, key_column: str | None, now_ms: 
         raise InvalidInput("table", names, "a column name is given twice")
     if key_column is not None and key_column not in names:
         raise InvalidInput("key_column", key_column, f"the table has the columns {', '.join(names)}")
+    if key_column not in (None, "key") and "key" in names:
+        raise InvalidInput("key_column", key_column, "the table also has a column 'key'; drop it or use it")
     for name in names:
         if name not in layout.columns.names and name not in ("key", "timestamp", "headers", key_column):
             wanted = ", ".join([*layout.columns.names, "key", "timestamp", "headers"])

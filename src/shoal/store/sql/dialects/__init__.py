@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from sqlalchemy.engine import URL, make_url
@@ -28,9 +29,16 @@ def dialect_for(url: str) -> Dialect:
     """The dialect that a hub's URL asks for, with its driver found, or an error that says what to do."""
     scheme = str(url).partition(":")[0].partition("+")[0].lower()
     if scheme not in SCHEMES:
-        raise InvalidUrl("url", url, f"a hub is one of {', '.join(f'{known}://…' for known in SCHEMES)}")
+        raise InvalidUrl(
+            "url", _without_password(url), f"a hub is one of {', '.join(f'{known}://…' for known in SCHEMES)}"
+        )
     try:
         parsed: URL = make_url(url)
     except (ArgumentError, ValueError) as error:
-        raise InvalidUrl("url", url, f"not a URL ({error})") from error
+        raise InvalidUrl("url", _without_password(url), "not a URL of the form scheme://…") from error
     return SCHEMES[scheme](parsed)
+
+
+def _without_password(url: object) -> str:
+    """For messages and logs, where a password must not be, however wrong the rest of the URL is."""
+    return re.sub(r"(://[^:/@]*:).*(?=@)", r"\1***", str(url))
