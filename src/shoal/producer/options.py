@@ -19,7 +19,7 @@ class ProducerOptions:
     """A batch of `send` is sent when it reaches this size: larger ones compress no better."""
     batch_records: int = 100_000
     """Or this many records."""
-    buffer_bytes_max: int = 32_000_000
+    buffer_bytes_max: int = 40_000_000
     """Bytes that wait to be stored. Over this, `send` blocks: a slow store must not eat the memory."""
     send_timeout_s: float = 60.0
     """How long `send` blocks before it raises BufferFull."""

@@ -29,7 +29,7 @@ from shoal.forks import renew_in_child
 from shoal.ports import HubService
 from shoal.producer.futures import BatchFuture, SendFuture
 from shoal.producer.options import ProducerOptions
-from shoal.producer.pending import RECORD_OVERHEAD, unsettled
+from shoal.producer.pending import RECORD_OVERHEAD, PendingColumns, unsettled
 from shoal.producer.queues import Queues
 from shoal.producer.sender import Sender
 from shoal.wire.fitting import check_headers, check_row_sizes, check_size, check_value, fit_columns
@@ -134,23 +134,27 @@ class Producer:
             raise EmptyBatch("table", "0 rows", "send at least one record")
         fitted = fit_columns(self._layout, table, key_column, time_ns() // 1_000_000)
         check_row_sizes(fitted)
-        pieces = []
+        pieces: list[PendingColumns] = []
         # In steps, so that a large table does not fill the buffer in one go, nor wait for all of it.
         step = -(-fitted.num_rows // -(-fitted.nbytes // _STEP_BYTES))
         for start in range(0, fitted.num_rows, step):
             part = fitted.slice(start, step) if step < fitted.num_rows else fitted
-            while True:
-                shards = self._queues.shards
-                cut = list(self._queues.cut(part, self._new_unkeyed_place()))
-                with self._changed:
-                    self._admit(sum(piece.size for piece in cut))
-                    if self._queues.shards is not shards:
-                        continue  # The map changed while we cut by the old one: cut again.
+            with self._changed:
+                self._admit(part.nbytes)  # Before the copy that cutting makes, which must not wait in memory.
+            pieces += self._enqueue_cut(part)
+        return BatchFuture(pieces)
+
+    def _enqueue_cut(self, part: pa.RecordBatch) -> list[PendingColumns]:
+        """Cut by the map, and again if the map has changed by the time the pieces are put in their queues."""
+        while True:
+            shards = self._queues.shards
+            cut = list(self._queues.cut(part, self._new_unkeyed_place()))
+            with self._changed:
+                self._check_usable()
+                if self._queues.shards is shards:
                     self._queues.add_columns(cut)
                     self._changed.notify_all()
-                pieces += cut
-                break
-        return BatchFuture(pieces)
+                    return cut
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent so far is settled; raise an error that no future has shown yet."""
@@ -255,7 +259,7 @@ class Producer:
 
 
 _UNKEYED_BYTES = 256_000
-_STEP_BYTES = 12_000_000
+_STEP_BYTES = 20_000_000
 
 _LIVE: weakref.WeakSet[Producer] = weakref.WeakSet()
 

@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shoal.core.limits import (
     BATCH_BYTES_MAX,
@@ -26,6 +27,7 @@ from shoal.core.routing import ShardMap
 from shoal.producer.options import ProducerOptions
 from shoal.producer.pending import RECORD_OVERHEAD, Pending, PendingColumns, PendingRecords
 from shoal.wire.hashing import column_shards, group_rows
+from shoal.wire.layout import MEMORY
 
 Rows: TypeAlias = npt.NDArray[np.int64]
 
@@ -205,7 +207,7 @@ def _pieces(shard: ShardId, batch: pa.RecordBatch, rows: Rows) -> Iterator[Pendi
     size = batch.nbytes * len(rows) // batch.num_rows
     for part in np.array_split(rows, max(1, -(-size // _PIECE_BYTES), -(-len(rows) // BATCH_RECORDS_MAX))):
         # `take` copies, which also leaves behind the buffers of a slice's parent.
-        taken = batch.take(pa.array(part))
+        taken = pc.take(batch, pa.array(part), memory_pool=MEMORY)
         if taken.nbytes <= BATCH_BYTES_MAX or len(part) == 1:
             yield PendingColumns(shard, taken)
         else:

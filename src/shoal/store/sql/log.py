@@ -333,7 +333,7 @@ _META_COLUMNS = (
     _batches.stored_bytes,
     _batches.appended_ms,
 )
-_FEW = 16
+_FEW = 4
 _SHARD = select(tables.shards).where(
     _shards.stream_id == bindparam("stream"), _shards.shard == bindparam("at")
 )
