@@ -133,7 +133,7 @@ def _common(report: Report, section: str, new_hub: NewHub, chunk: Chunk, less: i
 
 def _eight(report: Report, section: str, new_hub: NewHub, chunk: Chunk, less: int, *, floors: bool) -> None:
     """Eight producers against one, interleaved."""
-    commits = max(8, 24 // less)
+    commits = max(8, 64 // less)
     ratios, totals = [], []
     for _ in range(3):
         with _used(new_hub) as hub:

@@ -76,11 +76,12 @@ def several_producers(hub: shoal.Hub, chunk: Chunk, producers: int, commits: int
     """Records a second in total, of several producers that send batches at once, each from a thread."""
     stream = new_stream(hub)
     share = max(1, commits // producers)
+    table = chunk.to_table()
 
     def produce() -> None:
         with hub.producer(stream) as producer:
             for _ in range(share):
-                producer.send_batch(chunk.to_table(), key_column="customer")
+                producer.send_batch(table, key_column="customer")
             producer.flush()
 
     threads = [threading.Thread(target=produce) for _ in range(producers)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,6 +38,8 @@ from shoal.wire.layout import Layout
 from shoal.wire.timestamps import batch_timestamps, top_timestamp
 
 KEEPER_INTERVAL_S: Final = 30.0
+ENCODERS: Final = max(2, os.cpu_count() or 2)
+"""Appends that are encoded at once. More than the machine has cores only makes memory come and go."""
 
 
 class LocalHub:
@@ -47,6 +51,7 @@ class LocalHub:
         self._streams: dict[StreamName, StreamInfo] = {}
         self._layouts: dict[int, Layout] = {}
         self._keeper_interval_s = keeper_interval_s
+        self._encoders = threading.BoundedSemaphore(ENCODERS)
         self._keeper: Keeper | None = Keeper(self._keep, keeper_interval_s)
         renew_in_child(self)
 
@@ -106,7 +111,8 @@ class LocalHub:
         """See HubService. Encoding happens here, in the caller's thread; only the commit is shared."""
         if self._keeper is None:  # We are in a forked child, which has no threads of its parent.
             self._keeper = Keeper(self._keep, self._keeper_interval_s)
-        requests = [self._request(stream, submission) for submission in batches]
+        with self._encoders:
+            requests = [self._request(stream, submission) for submission in batches]
         answers = self._committer.append(requests)
         self._store.signal.ring(
             [
@@ -208,6 +214,7 @@ class LocalHub:
     def renew(self) -> None:
         """See Renewed."""
         self._keeper = None
+        self._encoders = threading.BoundedSemaphore(ENCODERS)
 
     def _keep(self) -> None:
         self.enforce_retention(None)

@@ -27,7 +27,7 @@ from shoal.core.limits import STORE_LOCK_WAIT_S
 from shoal.store.sql.dialects.dialect import Dialect, Hints, first_line
 
 _QUICK_S: Final = 0.02
-_SLOW_S: Final = 0.1
+_SLOW_S: Final = 0.15
 
 
 class MariaDB(Dialect):
@@ -120,7 +120,7 @@ _FAULTS: Final[dict[tuple[int, ...], Any]] = {
 class _Look:
     """No hint can be had: saying yes makes the waiter look at its shards' ends.
 
-    It says so every 20 ms at first and slows down to every 100 ms: a look is a query.
+    It says so every 20 ms at first and slows down to every 150 ms: a look is a query.
     """
 
     def __init__(self) -> None:

@@ -116,10 +116,11 @@ class SQLite(Dialect):
             raise NotAShoalStore(str(self.path), "the file belongs to another application")
 
     def _peek(self, mode: str) -> tuple[int, int]:
-        """The application's mark, and how many tables there are."""
+        """The application's mark, and how many tables there are, as of one moment: others may be creating."""
         with closing(sqlite3.connect(f"{self.path.as_uri()}?mode={mode}", uri=True, timeout=5.0)) as peek:
-            found: int = peek.execute("PRAGMA application_id").fetchone()[0]
+            peek.execute("BEGIN")
             tables: int = peek.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            found: int = peek.execute("PRAGMA application_id").fetchone()[0]
         return found, tables
 
     def check_durable(self, connection: Connection) -> None:
@@ -180,7 +181,7 @@ class SQLite(Dialect):
 class _DataVersion:
     """`PRAGMA data_version` changes when another connection commits. A look costs microseconds.
 
-    It looks every 2 ms after a change and slows down to every 16 ms, which is under one percent of a core.
+    It looks every 2 ms after a change and slows down to every 25 ms, which is under one percent of a core.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -219,7 +220,7 @@ class _DataVersion:
 
 
 _QUICK_S: Final = 0.002
-_SLOW_S: Final = 0.016
+_SLOW_S: Final = 0.025
 
 
 def _configure(connection: Any, _: Any) -> None:
