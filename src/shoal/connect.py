@@ -7,7 +7,9 @@ A hub is the same object over any service, in process or remote. It takes what u
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -63,6 +65,7 @@ class Hub:
     def __init__(self, service: HubService, description: str) -> None:
         self._service = service
         self._description = description
+        self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
     # --- Streams. ---
 
@@ -149,7 +152,9 @@ class Hub:
                 options = ProducerOptions(**settings)
             except TypeError as error:
                 raise InvalidInput("options", sorted(settings), str(error)) from error
-        return Producer(self._service, self.describe_stream(stream), options)
+        producer = Producer(self._service, self.describe_stream(stream), options)
+        self._producers.add(producer)
+        return producer
 
     def append(
         self,
@@ -230,8 +235,11 @@ class Hub:
         return self._service.enforce_retention(None if stream is None else stream_name(stream))
 
     def close(self) -> None:
-        """Give everything back. Producers are closed by whoever made them, before this."""
-        self._service.close()
+        """Close the producers that are still open, sending what they hold, and give everything back."""
+        with ExitStack() as stack:  # Every one of them is closed, whatever the others raise.
+            stack.callback(self._service.close)
+            for producer in list(self._producers):
+                stack.callback(producer.close)
 
     def __enter__(self) -> Self:
         return self

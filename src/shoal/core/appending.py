@@ -14,8 +14,15 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from shoal.core.checking import is_instance_of, is_whole
-from shoal.core.errors import InvalidInput, OutOfSequence, ProducerFenced, ShoalError
-from shoal.core.limits import NAME_LENGTH_MAX, PRODUCER_WINDOW
+from shoal.core.errors import (
+    EmptyBatch,
+    InvalidInput,
+    OutOfSequence,
+    ProducerFenced,
+    ShoalError,
+    TooLarge,
+)
+from shoal.core.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, NAME_LENGTH_MAX, PRODUCER_WINDOW
 from shoal.core.model import Appended, ProducerStamp, ShardId, ShardStatus
 
 
@@ -85,6 +92,17 @@ class Refuse:
 
 
 Decision = Store | Repeat | Closed | Refuse
+
+
+def check_batch(records: int, raw_bytes: int) -> None:
+    """Refuse a batch that is empty or over a limit."""
+    if records == 0:
+        raise EmptyBatch("batch", "0 records", "append at least one record")
+    if raw_bytes > BATCH_BYTES_MAX:
+        remedy = "cut it; a producer does this by itself"
+        raise TooLarge("batch", size=raw_bytes, limit=BATCH_BYTES_MAX, remedy=remedy)
+    if records > BATCH_RECORDS_MAX:
+        raise InvalidInput("batch", f"{records} records", f"a batch has at most {BATCH_RECORDS_MAX}; cut it")
 
 
 def decide(tail: ShardTail, known: ProducerState | None, offer: Offer, now_ms: int) -> Decision:

@@ -213,6 +213,10 @@ class DeliveryTimeout(ShoalError):
         self.shard, self.records, self.waited_s, self.last = shard, records, waited_s, last
 
 
+class WrongThread(InvalidInput):
+    """A call that would wait for the thread it is made from."""
+
+
 class ProducerClosed(ShoalError):
     def __init__(self, why: str) -> None:
         super().__init__(f"the producer is closed: {why}; make a new one with hub.producer()")

@@ -65,5 +65,11 @@ RETENTION_BATCHES_PER_STEP: Final = 512
 RETENTION_MAX: Final = 1 << 62
 """Milliseconds or bytes: more than there will ever be, and what every database can still hold."""
 
+RETRIES_MAX: Final = 5
+"""Times that a look is repeated because retention was faster. Each time there is less left to race for."""
+
+DURATION_S_MAX: Final = 7 * 24 * 3600.0
+"""The longest time that a setting takes: a longer one is a mistake in units, and infinity is no bound."""
+
 PRODUCER_STATE_KEPT_MS: Final = 7 * 24 * 3600 * 1000
 """How long a silent producer's numbering is remembered."""

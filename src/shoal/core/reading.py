@@ -68,6 +68,19 @@ def check_offset(stream: StreamName, shard: Shard, offset: object) -> int:
     return offset
 
 
+def has_moved(end: tuple[int, bool] | None, beyond: int) -> bool:
+    """Whether one who waits at `beyond` has something to look at: records, or that the shard was closed.
+
+    `end` is the shard's next offset and whether it is open, or None if it is gone.
+    """
+    return end is None or end[0] > beyond or not end[1]
+
+
+def is_end_of_shard(shard: Shard, end: int) -> bool:
+    """Nothing comes after `end`, and nothing ever will."""
+    return not shard.is_open and end == shard.next_offset
+
+
 def plan_read(metas: Sequence[BatchMeta], offset: int, limits: ReadLimits) -> ReadPlan | None:
     """Choose whole batches from `metas` (the one that holds `offset` first) until a limit is reached.
 

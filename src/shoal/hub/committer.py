@@ -1,7 +1,8 @@
 """Concurrent appends share one commit.
 
-There is no thread for this: of those who append at once, one leads and commits for all that wait, the others
-sleep until their answer is there. While a commit is being synced, the next group gathers by itself.
+One thread commits, and only while there is something to commit. While a commit is being synced, the next
+group gathers by itself. Callers only wait, so that one who is interrupted leaves nothing half done: what it
+had handed in is committed all the same.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Final
 
+from shoal.core.errors import StoreUnavailable
 from shoal.core.limits import COMMIT_BYTES_MAX, COMMIT_REQUESTS_MAX
 from shoal.forks import renew_in_child
 from shoal.ports import AppendAnswer, AppendRequest
@@ -21,7 +24,7 @@ Commit = Callable[[Sequence[AppendRequest], int], list[AppendAnswer]]
 class Committer:
     """Gathers appends into commits.
 
-    Writer and reader of the fields: any thread, under `_lock`. A forked child begins anew.
+    Writer and reader of the fields: any thread, under `_changed`. A forked child begins anew.
     """
 
     def __init__(self, commit: Commit) -> None:
@@ -31,31 +34,40 @@ class Committer:
 
     def renew(self) -> None:
         """See Renewed."""
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._waiting: deque[_Ticket] = deque()
-        self._has_leader = False
+        self._thread: threading.Thread | None = None
 
     def append(self, requests: Sequence[AppendRequest]) -> list[AppendAnswer]:
         """Store the requests durably, together with whatever else waits, and return their answers."""
         ticket = _Ticket(requests)
-        with self._lock:
+        with self._changed:
             self._waiting.append(ticket)
-            must_lead = not self._has_leader
-            self._has_leader = True
-        if not must_lead:
-            ticket.turn.wait()
-            if not ticket.is_settled:
-                must_lead = True  # The leader before us handed the lead on.
-        if must_lead:
-            self._lead()
+            self._changed.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="shoal-committer", daemon=True)
+                self._thread.start()
+            thread = self._thread
+        # The store bounds how long a commit takes; this only sees that there is someone left to make it.
+        while not ticket.settled.wait(_ALIVE_S):
+            if not thread.is_alive() and not ticket.settled.is_set():
+                raise StoreUnavailable("the committing thread ended")
         if ticket.error is not None:
             raise ticket.error
         return ticket.answers
 
-    def _lead(self) -> None:
-        """Commit one group, our own ticket in it, then hand the lead to the first who still waits."""
-        with self._lock:
-            group = self._gather()
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._waiting and not self._changed.wait(_IDLE_S) and not self._waiting:
+                    self._thread = None
+                    return
+                group = self._gather()
+            if group:
+                self._settle(group)
+
+    def _settle(self, group: list[_Ticket]) -> None:
+        """One commit for the group, and an answer or an error for each."""
         try:
             flat = [request for ticket in group for request in ticket.requests]
             answers = self._commit(flat, time.time_ns() // 1_000_000)
@@ -63,43 +75,41 @@ class Committer:
             for ticket in group:
                 ticket.answers = answers[place : place + len(ticket.requests)]
                 place += len(ticket.requests)
-        except BaseException as error:  # noqa: BLE001 - each of the group raises it again
-            # If the answer was lost the batches may be
-            # stored all the same: a retry with the same numbers finds out.
+        except BaseException as error:  # noqa: BLE001 - a thread's top: each of the group raises it again
+            # If only the answer was lost, the batches are stored all the same: a retry with the same
+            # numbers finds out.
             for ticket in group:
                 ticket.error = error
         finally:
             for ticket in group:
-                ticket.is_settled = True
-            with self._lock:
-                self._has_leader = bool(self._waiting)
-                heir = self._waiting[0] if self._waiting else None
-            for ticket in group:
-                ticket.turn.set()
-            if heir is not None:
-                heir.turn.set()
+                ticket.settled.set()
 
     def _gather(self) -> list[_Ticket]:
-        group = [self._waiting.popleft()]
-        requests, size = len(group[0].requests), group[0].size
+        """As many as fit one commit, and at least one if there is any."""
+        group: list[_Ticket] = []
+        requests = size = 0
         while self._waiting:
             requests += len(self._waiting[0].requests)
             size += self._waiting[0].size
-            if requests > COMMIT_REQUESTS_MAX or size > COMMIT_BYTES_MAX:
+            if group and (requests > COMMIT_REQUESTS_MAX or size > COMMIT_BYTES_MAX):
                 break
             group.append(self._waiting.popleft())
         return group
 
 
 class _Ticket:
-    """One caller's requests. Written by the leader before `turn` is set, read by the caller after."""
+    """One caller's requests. Written by the committing thread before `settled`, read by the caller after."""
 
-    __slots__ = ("answers", "error", "is_settled", "requests", "size", "turn")
+    __slots__ = ("answers", "error", "requests", "settled", "size")
 
     def __init__(self, requests: Sequence[AppendRequest]) -> None:
         self.requests = requests
         self.size = sum(len(request.payload) for request in requests)
-        self.turn = threading.Event()
-        self.is_settled = False
+        self.settled = threading.Event()
         self.answers: list[AppendAnswer] = []
         self.error: BaseException | None = None
+
+
+_IDLE_S: Final = 5.0
+"""The thread stays this long after the last append: the next one comes in a moment, or not at all."""
+_ALIVE_S: Final = 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Final
 
@@ -13,10 +14,10 @@ _log: Final = logging.getLogger("shoal.hub.keeper")
 
 
 class Keeper:
-    """Runs `work` every `interval_s` until stopped."""
+    """Runs `work`, a method, every `interval_s`, until stopped or until the method's object is gone."""
 
     def __init__(self, work: Callable[[], object], interval_s: float) -> None:
-        self._work = work
+        self._work = weakref.WeakMethod(work)
         self._interval_s = interval_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shoal-keeper", daemon=True)
@@ -30,8 +31,11 @@ class Keeper:
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval_s):
+            work = self._work()
+            if work is None:
+                return
             try:
-                self._work()
+                work()
             except HubClosed:
                 return
             except ShoalError as error:
@@ -39,3 +43,5 @@ class Keeper:
                 _log.warning("housekeeping: %s", error)
             except Exception:  # noqa: BLE001 - a thread's top: retention must not end with one fault
                 _log.exception("housekeeping failed")
+            finally:
+                del work

@@ -10,21 +10,22 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from shoal.core.appending import Offer
+from shoal.core.appending import Offer, check_batch
 from shoal.core.checking import is_whole
-from shoal.core.errors import EmptyBatch, ShardClosed, ShoalError, TooLarge, UnknownStream
-from shoal.core.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, PRODUCER_STATE_KEPT_MS
+from shoal.core.errors import InvalidInput, OffsetExpired, ShardClosed, ShoalError, UnknownStream
+from shoal.core.limits import BATCH_BYTES_MAX, PRODUCER_STATE_KEPT_MS, RETRIES_MAX
 from shoal.core.lineage import find_shard
 from shoal.core.model import (
     Appended,
     ProducerStamp,
+    Shard,
     StreamInfo,
     StreamName,
     StreamSettings,
     StreamStats,
     Trimmed,
 )
-from shoal.core.reading import ReadLimits
+from shoal.core.reading import ReadLimits, is_end_of_shard
 from shoal.core.resharding import first_shards, merge, reshard, split
 from shoal.core.retention import plan_cuts
 from shoal.core.timeline import find_offset
@@ -112,18 +113,25 @@ class LocalHub:
         if self._keeper is None:  # We are in a forked child, which has no threads of its parent.
             self._keeper = Keeper(self._keep, self._keeper_interval_s)
         with self._encoders:
-            requests = [self._request(stream, submission) for submission in batches]
-        answers = self._committer.append(requests)
+            prepared = [self._prepare(stream, submission) for submission in batches]
+        requests = [request for request in prepared if isinstance(request, AppendRequest)]
+        answers = iter(self._committer.append(requests) if requests else ())
+        answered = [
+            (request, next(answers)) if isinstance(request, AppendRequest) else (None, request)
+            for request in prepared
+        ]
         self._store.signal.ring(
             [
                 (request.stream_id, request.shard, answer.next_offset)
-                for request, answer in zip(requests, answers, strict=True)
-                if isinstance(answer, Appended)
+                for request, answer in answered
+                if request is not None and isinstance(answer, Appended)
             ]
         )
+        is_shut = any(isinstance(answer, ShardShut) for _, answer in answered)
+        now = self._store.load_stream_by_id(stream.id) if is_shut else None
         return [
-            self._named_answer(stream, request, answer)
-            for request, answer in zip(requests, answers, strict=True)
+            _named_answer(stream, now, submission, answer)
+            for submission, (_, answer) in zip(batches, answered, strict=True)
         ]
 
     def read(self, name: StreamName, shard: int, offset: int, limits: ReadLimits) -> Batch:
@@ -157,24 +165,30 @@ class LocalHub:
             first_offset=offset,
             chunks=chunks,
             layout=layout,
-            end_of_shard=not fetched.shard.is_open and fetched.end == fetched.shard.next_offset,
+            end_of_shard=is_end_of_shard(fetched.shard, fetched.end),
         )
 
     def offset_at(self, name: StreamName, shard: int, timestamp_ms: int) -> int:
         """See HubService."""
-        stream = self.describe_stream(name)
-        found = find_shard(stream, shard)
+        for _ in range(RETRIES_MAX):
+            stream = self.describe_stream(name)
+            try:
+                return self._offset_at(stream, find_shard(stream, shard), timestamp_ms)
+            except OffsetExpired:
+                continue  # Retention took the batch between our finding it and our reading it.
+        return self.describe_stream(name).shards[shard].first_offset
 
+    def _offset_at(self, stream: StreamInfo, shard: Shard, timestamp_ms: int) -> int:
         def timestamps(base_offset: int) -> Sequence[int]:
             limits = ReadLimits(max_bytes=BATCH_BYTES_MAX * 2)
-            fetched = self._store.fetch(name, stream.id, found.id, base_offset, limits)
+            fetched = self._store.fetch(stream.full_name, stream.id, shard.id, base_offset, limits)
             first = fetched.batches[0]
             return batch_timestamps(self._layout(stream).decode(first.layout, first.payload))
 
         return find_offset(
-            found,
+            shard,
             timestamp_ms * 1000,
-            lambda offset: self._store.batch_at(stream.id, found.id, offset),
+            lambda offset: self._store.batch_at(stream.id, shard.id, offset),
             timestamps,
         )
 
@@ -235,22 +249,17 @@ class LocalHub:
             layout = self._layouts[stream.id] = Layout(stream.settings.schema)
         return layout
 
+    def _prepare(self, stream: StreamInfo, submission: Submission) -> AppendRequest | ShoalError:
+        """The encoded request, or why this batch, and no other, cannot be appended."""
+        try:
+            return self._request(stream, submission)
+        except InvalidInput as error:
+            return error
+
     def _request(self, stream: StreamInfo, submission: Submission) -> AppendRequest:
         batch = submission.batch
-        if batch.num_rows == 0:
-            raise EmptyBatch("batch", "0 records", "append at least one record")
-        raw_bytes = batch.nbytes
-        if raw_bytes > BATCH_BYTES_MAX:
-            raise TooLarge(
-                "batch",
-                size=raw_bytes,
-                limit=BATCH_BYTES_MAX,
-                remedy="cut it; a producer does this by itself",
-            )
-        if batch.num_rows > BATCH_RECORDS_MAX:
-            raise TooLarge(
-                "batch", size=batch.num_rows, limit=BATCH_RECORDS_MAX, remedy="append fewer records"
-            )
+        raw_bytes: int = batch.nbytes
+        check_batch(batch.num_rows, raw_bytes)
         check_row_sizes(batch)
         number, payload = self._layout(stream).encode(batch, stream.settings.compression)
         stamp = None
@@ -272,19 +281,20 @@ class LocalHub:
             payload=payload,
         )
 
-    def _named_answer(
-        self, stream: StreamInfo, request: AppendRequest, answer: AppendAnswer
-    ) -> Appended | ShoalError:
-        match answer:
-            case ShardGone():
+
+def _named_answer(
+    stream: StreamInfo, now: StreamInfo | None, submission: Submission, answer: AppendAnswer
+) -> Appended | ShoalError:
+    """The store's answer as clients know it; `now` is the stream as of now, if it is still there."""
+    match answer:
+        case ShardGone():
+            return UnknownStream(str(stream.full_name))
+        case ShardShut(last_sequence=last_sequence):
+            if now is None:
                 return UnknownStream(str(stream.full_name))
-            case ShardShut(last_sequence=last_sequence):
-                now = self._store.load_stream_by_id(stream.id)
-                if now is None:
-                    return UnknownStream(str(stream.full_name))
-                return ShardClosed(stream=now, shard=request.shard, last_sequence=last_sequence)
-            case _:
-                return answer
+            return ShardClosed(stream=now, shard=submission.shard, last_sequence=last_sequence)
+        case _:
+            return answer
 
 
 def _now_ms() -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from shoal.core.checking import is_number
+from shoal.core.checking import is_number, is_whole
 from shoal.core.errors import InvalidInput
-from shoal.core.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
+from shoal.core.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, DURATION_S_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +35,13 @@ class ProducerOptions:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not is_number(value) or value < 0:
-                raise InvalidInput(field.name, value, "a number from 0 on")
+            if field.name.endswith("_s"):
+                if not is_number(value) or not 0 <= value <= DURATION_S_MAX:
+                    raise InvalidInput(field.name, value, f"seconds from 0 to {DURATION_S_MAX:g}")
+            elif not is_whole(value) or value < 1:
+                raise InvalidInput(field.name, value, "a whole number from 1 on")
         for name, most in (("batch_bytes", BATCH_BYTES_MAX // 2), ("batch_records", BATCH_RECORDS_MAX)):
-            if not 1 <= getattr(self, name) <= most:
-                raise InvalidInput(name, getattr(self, name), f"from 1 to {most}")
+            if getattr(self, name) > most:
+                raise InvalidInput(name, getattr(self, name), f"at most {most}")
         if self.buffer_bytes_max < self.batch_bytes:
             raise InvalidInput("buffer_bytes_max", self.buffer_bytes_max, "at least batch_bytes")

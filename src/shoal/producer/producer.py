@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import logging
 import random
+import threading
 import time
 import uuid
 import weakref
@@ -20,7 +21,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from shoal.core.errors import BufferFull, EmptyBatch, ProducerClosed, ShoalError
+from shoal.core.errors import BufferFull, EmptyBatch, ProducerClosed, ShoalError, WrongThread
 from shoal.core.limits import RECORD_BYTES_MAX
 from shoal.core.model import StreamInfo
 from shoal.core.ring import LOGICAL_PARTITIONS, PARTITION_SIZE, checked_hash, key_bytes, placer
@@ -168,7 +169,8 @@ class Producer:
             self._sender.flushing += 1
             self._changed.notify_all()
             try:
-                while (waiting := unsettled(waiting)) and self._sender.thread.is_alive():
+                while waiting := unsettled(waiting):
+                    self._check_sender()
                     left_s = deadline - time.monotonic()
                     if left_s <= 0:
                         raise TimeoutError(f"{self._queues.bytes} bytes are not stored after {limit_s:g} s")
@@ -181,6 +183,8 @@ class Producer:
         """Send what is buffered, stop, and raise an error that no future has shown yet. Twice is once."""
         if self._closed is not None or self._is_inherited:
             return
+        if threading.current_thread() is self._sender.thread:
+            self._check_sender()
         try:
             self.flush(self.options.close_timeout_s if timeout is None else timeout)
         finally:
@@ -236,6 +240,13 @@ class Producer:
             raise ProducerClosed(self._closed)
         if self._sender.fatal is not None:
             raise ProducerClosed(str(self._sender.fatal)) from self._sender.fatal
+
+    def _check_sender(self) -> None:
+        """Whoever waits for the sender must not be the sender, and there must be one."""
+        if threading.current_thread() is self._sender.thread:
+            raise WrongThread("thread", "a callback's", "flush() and close() would wait for this very thread")
+        if not self._sender.thread.is_alive():
+            raise self._sender.fatal or ProducerClosed("its sending thread ended")
 
     def _raise_unseen(self) -> None:
         unseen = [batch for batch in self._sender.failed if not batch.is_seen]

@@ -1,7 +1,7 @@
 """What waits to be sent, by shard, in order. Everything here happens under the producer's one lock.
 
 Invariant: within a shard's queue, batches are in the order of their `send` calls, and a batch leaves only
-from the head, settled; so nothing of a key overtakes.
+from the head, stored, or failed; so nothing of a key overtakes.
 """
 
 from __future__ import annotations
@@ -111,10 +111,9 @@ class Queues:
         return min(waits, default=None)
 
     def remove(self, batch: Pending) -> None:
-        """Take a settled head out."""
+        """Take a settled batch out: the head, or one that failed behind a head which moves on."""
         queue = self._queues[batch.shard]
-        head = queue.popleft()
-        assert head is batch, "a batch leaves only from the head of its queue"
+        queue.remove(batch)
         if not queue:
             del self._queues[batch.shard]
         self.bytes -= batch.size

@@ -14,7 +14,14 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from shoal.core.errors import DeliveryTimeout, OutOfSequence, ProducerFenced, ShardClosed, ShoalError
+from shoal.core.errors import (
+    DeliveryTimeout,
+    OutOfSequence,
+    ProducerClosed,
+    ProducerFenced,
+    ShardClosed,
+    ShoalError,
+)
 from shoal.core.model import Appended, ShardId, StreamInfo
 from shoal.core.routing import ShardMap
 from shoal.ports import HubService, Submission
@@ -67,24 +74,40 @@ class Sender:
         self.thread = threading.Thread(target=self._run, name=f"shoal-sender-{stream.name}", daemon=True)
 
     def _run(self) -> None:
-        while True:
-            with self.changed:
-                batches = self._take()
-            if batches is None:
-                return
-            try:
-                settled = self._round(batches)
-            except Exception as error:  # noqa: BLE001 - a thread's top: whatever it is, nobody may wait for ever
-                _log.exception("the sender of %s failed", self._stream.full_name)
-                failure = (
-                    error if isinstance(error, ShoalError) else ShoalError(f"the sender failed: {error!r}")
-                )
+        try:
+            while True:
                 with self.changed:
-                    self._fail([batch for batch in batches if batch.appended is None], failure)
-                    self._begin_anew()
-                settled = batches
-            for batch in settled:
-                settle(batch)
+                    batches = self._take()
+                if batches is None:
+                    return
+                for batch in self._guarded_round(batches):
+                    settle(batch)
+        except BaseException as error:
+            # Nobody sends any more: whoever waits must hear of it, and whoever comes must be refused.
+            self._die(ProducerClosed(f"its sending thread ended ({error!r})"))
+            raise
+
+    def _guarded_round(self, batches: list[Pending]) -> list[Pending]:
+        """A round that fails for a reason of ours fails its batches, and not the ones after them."""
+        try:
+            return self._round(batches)
+        except Exception as error:  # noqa: BLE001 - a thread's top: whatever it is, nobody may wait for ever
+            _log.exception("the sender of %s failed", self._stream.full_name)
+            with self.changed:
+                self._fail(
+                    [batch for batch in batches if batch.appended is None],
+                    error if isinstance(error, ShoalError) else ShoalError(f"the sender failed: {error!r}"),
+                )
+                self._begin_anew()
+            return batches
+
+    def _die(self, error: ProducerClosed) -> None:
+        with self.changed:
+            left = self._queues.everything()
+            self.fatal, self.is_refusing = error, True
+            self._fail(left, error)
+        for batch in left:
+            settle(batch)
 
     def _take(self) -> list[Pending] | None:
         """Wait until something is due. None means: stop."""

@@ -15,7 +15,7 @@ from typing import Final
 
 # Program -> the Debian package that brings it. A test compares this with `scripts/install-servers --list`.
 PACKAGES: Final[dict[str, str]] = {
-    "postgres": "postgresql-15",
+    "postgres": "postgresql",
     "mariadbd": "mariadb-server",
     "redis-server": "redis-server",
     "strace": "strace",

@@ -50,7 +50,8 @@ class SQLCatalog:
         with self._database.write() as connection:
             if _find(connection, name) is not None:
                 raise StreamExists(str(name))
-            if not _has_project(connection, name.project):
+            # Locked once it is seen: locking what is not there makes MariaDB's creators block each other.
+            if not (_has_project(connection, name.project) and _lock_project(connection, name.project)):
                 connection.execute(insert(tables.projects).values(name=name.project, created_ms=now_ms))
             made = connection.execute(
                 insert(tables.streams).values(
@@ -109,7 +110,8 @@ class SQLCatalog:
         """See CatalogStore."""
         live = (tables.streams.c.project == project, tables.streams.c.is_deleted == 0)
         with self._database.write() as connection:
-            if not _has_project(connection, project):
+            # First of all: what MariaDB reads after this is as of now, streams made while we waited included.
+            if not _lock_project(connection, project):
                 raise UnknownProject(project)
             held = connection.execute(
                 select(func.count()).select_from(tables.streams).where(*live)
@@ -190,6 +192,12 @@ class SQLCatalog:
 def _has_project(connection: Connection, project: str) -> bool:
     query = select(tables.projects.c.name).where(tables.projects.c.name == project)
     return connection.execute(query).scalar() is not None
+
+
+def _lock_project(connection: Connection, project: str) -> bool:
+    """Let nobody delete the project, or make a stream in it, until we commit. False if it is gone."""
+    query = select(tables.projects.c.name).where(tables.projects.c.name == project)
+    return connection.execute(query.with_for_update()).scalar() is not None
 
 
 def _find(connection: Connection, name: StreamName, *, lock: bool = False) -> Row[Any] | None:

@@ -14,6 +14,7 @@ from typing import Final
 
 from shoal.core.errors import HubClosed, StoreError
 from shoal.core.model import ShardId
+from shoal.core.reading import has_moved
 from shoal.forks import renew_in_child
 from shoal.store.sql.database import Database
 from shoal.store.sql.dialects.dialect import Hints
@@ -93,7 +94,7 @@ class Watch:
 
     def _has_moved(self, place: Place, beyond: int) -> bool:
         end = self._store_log.ends([place]).get(place)
-        return end is None or end[0] > beyond or not end[1]
+        return has_moved(end, beyond)
 
     def _run(self) -> None:
         hints = self._database.dialect.hints(self._database.engine)
@@ -141,7 +142,7 @@ class Watch:
             for place in places:
                 end = ends.get(place)
                 for waiter in self._waiters.get(place, ()):
-                    if end is None or end[0] > waiter.beyond or not end[1]:
+                    if has_moved(end, waiter.beyond):
                         waiter.woken.set()
                         any_moved = True
         return any_moved

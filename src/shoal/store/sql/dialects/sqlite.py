@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -155,7 +155,8 @@ class SQLite(Dialect):
                 else:
                     return
         finally:
-            driver.execute("PRAGMA busy_timeout = 5000")
+            with suppress(sqlite3.ProgrammingError):  # An interrupt may have closed it.
+                driver.execute("PRAGMA busy_timeout = 5000")
 
     def hints(self, engine: Engine) -> Hints:
         return _DataVersion(engine)
