@@ -44,7 +44,6 @@ def test_an_append_that_is_interrupted_leaves_the_hub_usable(hub: shoal.Hub, tmp
     assert len(values) == len(set(values))
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_sender_that_dies_fails_what_waits_and_refuses_what_comes(
     hub: shoal.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,14 +82,3 @@ def test_a_callback_may_not_wait_for_the_thread_it_runs_in(hub: shoal.Hub) -> No
         producer.send(b"once").add_done_callback(call_back)
         assert is_done.wait(30)
     assert len(heard) == 2
-
-
-def test_closing_the_hub_stores_what_its_producers_hold(sqlite_url: str) -> None:
-    hub = shoal.connect(sqlite_url)
-    hub.create_stream("orders", shards=1)
-    producer = hub.producer("orders", linger_s=60)
-    future = producer.send(b"last words")
-    hub.close()
-    assert future.result(timeout=0).offset == 0
-    with pytest.raises(ProducerClosed):
-        producer.send(b"too late")

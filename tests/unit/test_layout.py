@@ -99,6 +99,10 @@ def test_a_layout_number_from_the_future_is_a_damaged_store() -> None:
         PLAIN.decode(9, payload)
 
 
+def nested(depth: int) -> pa.DataType:
+    return pa.list_(nested(depth - 1)) if depth else pa.int64()
+
+
 @pytest.mark.parametrize(
     ("schema", "text"),
     [
@@ -109,6 +113,13 @@ def test_a_layout_number_from_the_future_is_a_damaged_store() -> None:
         ({1: "int64"}, "1: int64"),
         ({"a": pa.dictionary(pa.int8(), pa.string())}, "plain Arrow type"),
         ({"a": pa.struct([("b", pa.run_end_encoded(pa.int16(), pa.int8()))])}, "plain Arrow type"),
+        ({"a": pa.string_view()}, "plain Arrow type"),
+        ({"a": pa.list_(pa.binary_view())}, "plain Arrow type"),
+        ({"a": pa.list_view(pa.int64())}, "plain Arrow type"),
+        ({"a": pa.struct([("b", pa.int8()), ("b", pa.int8())])}, "plain Arrow type"),
+        ({"a": pa.binary(4_000_001)}, "over the limit of 4000000"),
+        ({"a": pa.binary(2_000_000), "b": pa.list_(pa.int64(), 250_001)}, "over the limit of 4000000"),
+        ({"a": nested(100)}, "Arrow cannot store"),
         ([("a", "int64")], "pyarrow.Schema"),
         ("a", "pyarrow.Schema"),
     ],

@@ -33,7 +33,14 @@ from shoal.producer.options import ProducerOptions
 from shoal.producer.pending import RECORD_OVERHEAD, PendingColumns, unsettled
 from shoal.producer.queues import Queues
 from shoal.producer.sender import Sender
-from shoal.wire.fitting import check_headers, check_row_sizes, check_size, check_value, fit_columns
+from shoal.wire.fitting import (
+    check_headers,
+    check_row_sizes,
+    check_size,
+    check_value,
+    fit_columns,
+    headers_size,
+)
 from shoal.wire.layout import Layout
 from shoal.wire.timestamps import timestamp_ms
 
@@ -98,7 +105,7 @@ class Producer:
         if binary_key is not None:
             size += len(binary_key)
         if kept_headers:
-            size += sum(len(name) + len(text) for name, text in kept_headers.items())
+            size += headers_size(kept_headers)
         if size > RECORD_BYTES_MAX:
             check_size(size)
         size += RECORD_OVERHEAD

@@ -26,6 +26,7 @@ from shoal.core.ring import place
 from shoal.core.routing import ShardMap
 from shoal.producer.options import ProducerOptions
 from shoal.producer.pending import RECORD_OVERHEAD, Pending, PendingColumns, PendingRecords
+from shoal.wire.fitting import headers_size
 from shoal.wire.hashing import column_shards, group_rows
 from shoal.wire.layout import MEMORY
 
@@ -193,12 +194,7 @@ def _size_of(batch: PendingRecords, i: int) -> int:
     if not isinstance(value, bytes):
         return batch.size // len(batch.keys)
     headers = (batch.headers[i] if batch.headers is not None else None) or {}
-    return (
-        RECORD_OVERHEAD
-        + len(value)
-        + (len(key) if key is not None else 0)
-        + sum(len(name) + len(text) for name, text in headers.items())
-    )
+    return RECORD_OVERHEAD + len(value) + (len(key) if key is not None else 0) + headers_size(headers)
 
 
 def _pieces(shard: ShardId, batch: pa.RecordBatch, rows: Rows) -> Iterator[PendingColumns]:

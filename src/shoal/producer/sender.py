@@ -82,10 +82,10 @@ class Sender:
                     return
                 for batch in self._guarded_round(batches):
                     settle(batch)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - a thread's top; it ends here
             # Nobody sends any more: whoever waits must hear of it, and whoever comes must be refused.
+            _log.exception("the sender of %s ended", self._stream.full_name)
             self._die(ProducerClosed(f"its sending thread ended ({error!r})"))
-            raise
 
     def _guarded_round(self, batches: list[Pending]) -> list[Pending]:
         """A round that fails for a reason of ours fails its batches, and not the ones after them."""

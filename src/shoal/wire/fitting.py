@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from functools import cache
 from typing import Any, Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,7 +18,9 @@ from shoal.core.checking import is_instance_of
 from shoal.core.errors import InvalidInput, InvalidKey, InvalidTimestamp, SchemaMismatch, TooLarge
 from shoal.core.limits import HEADERS_MAX, RECORD_BYTES_MAX, TIMESTAMP_MS_MAX
 from shoal.core.model import Compression
+from shoal.wire.casting import cast_column, is_bytes_like, map_entries
 from shoal.wire.layout import HEADERS, KEY, RESERVED, TIMESTAMP, Layout
+from shoal.wire.sizes import is_bytes, is_text, largest_value, lengths, value_sizes
 
 Columns: TypeAlias = pa.Table | pa.RecordBatch
 
@@ -44,7 +46,7 @@ def fit_columns(layout: Layout, given: Columns, key_column: str | None, now_ms: 
     columns = [_fit_timestamps(_column(given, "timestamp"), rows, now_ms)]
     columns.append(_fit_keys(_column(given, key_column or "key"), key_column or "key", rows))
     if has_headers:
-        columns.append(_fit_one(headers, HEADERS))
+        columns.append(_fit_headers(headers))
     columns.extend(_fit_one(_column(given, field.name), field, rows) for field in layout.columns)
     return pa.record_batch(columns, schema=layout.stored(with_headers=has_headers))
 
@@ -72,7 +74,9 @@ def fit_records(
 def check_value(layout: Layout, value: Any) -> tuple[Any, int]:
     """One value as it will be stored, and about how many bytes it takes."""
     if layout.is_typed:
-        return _check_row(layout, value)
+        # Converting it now is what makes an error belong to this `send`.
+        row, size = layout.rows.fit(value)
+        return row, check_size(size)
     if isinstance(value, str):
         value = _encoded("value", value)
     elif isinstance(value, bytearray | memoryview):
@@ -106,6 +110,11 @@ def check_headers(headers: Mapping[str, bytes | str] | None) -> dict[str, bytes]
     return checked
 
 
+def headers_size(headers: Mapping[str, bytes]) -> int:
+    """What checked headers count of a record's bytes. A name counts in UTF-8, not in characters."""
+    return sum((len(name) if name.isascii() else len(name.encode())) + len(v) for name, v in headers.items())
+
+
 def _encoded(field: str, text: str) -> bytes:
     try:
         return text.encode()
@@ -114,86 +123,30 @@ def _encoded(field: str, text: str) -> bytes:
 
 
 def check_row_sizes(batch: pa.RecordBatch) -> None:
-    """Refuse a batch in which one record's bytes are over the limit."""
+    """Refuse a batch in which one record's bytes are over the limit: key, headers and values."""
     if batch.nbytes <= RECORD_BYTES_MAX:
         return
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    del columns["timestamp"]
+    if sum(largest_value(column) for column in columns.values()) <= RECORD_BYTES_MAX:
+        return
     sizes = np.zeros(batch.num_rows, dtype=np.int64)
-    for column in batch.columns:
-        if _has_lengths(column.type):
-            sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
-        elif pa.types.is_nested(column.type) and column.nbytes > RECORD_BYTES_MAX:
-            # Headers, lists and structs are seldom this large; then each row may be looked at alone.
-            sizes += np.fromiter((column.slice(i, 1).nbytes for i in range(len(column))), np.int64)
-    largest = int(sizes.max())
-    check_size(largest)
+    for name, column in columns.items():
+        if is_text(column.type) or is_bytes(column.type):
+            sizes += lengths(column)
+        elif name == "headers":
+            sizes += _header_sizes(column)
+        else:
+            sizes += value_sizes(column)
+    check_size(int(sizes.max()))
 
 
-def _has_lengths(kind: pa.DataType) -> bool:
-    return any(
-        check(kind)
-        for check in (
-            pa.types.is_binary,
-            pa.types.is_string,
-            pa.types.is_large_binary,
-            pa.types.is_large_string,
-        )
-    )
-
-
-def _check_row(layout: Layout, value: Any) -> tuple[Any, int]:
-    """One row of a typed stream. Converting it now is what makes the error belong to this `send`."""
-    if not isinstance(value, Mapping):
-        raise SchemaMismatch(
-            "value", given=type(value).__name__, wanted=f"a dict with {', '.join(layout.columns.names)}"
-        )
-    for name in value:
-        if name not in layout.columns.names:
-            raise SchemaMismatch(
-                str(name), given=type(value[name]).__name__, wanted=f"only {', '.join(layout.columns.names)}"
-            )
-    size = 0
-    for field in layout.columns:
-        given = value.get(field.name)
-        if given is None:
-            if not field.nullable:
-                raise SchemaMismatch(field.name, given="null", wanted=f"{field.type}, not null")
-            size += _room(field.type)  # A null takes its place in the column all the same.
-            continue
-        if type(given) in _QUICK.get(field.type, ()) and (
-            given.__class__ is not int or abs(given) < _QUICK_INT
-        ):
-            size += 8 if isinstance(given, int | float) else 8 + len(given)
-            continue
-        if isinstance(given, float) and pa.types.is_integer(field.type) and not given.is_integer():
-            # Arrow would cut the fraction off without a word.
-            raise SchemaMismatch(field.name, given=f"float ({given})", wanted=str(field.type))
-        try:
-            size += pa.scalar(given, field.type).as_py().__sizeof__()
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise SchemaMismatch(
-                field.name, given=f"{type(given).__name__} ({error})", wanted=str(field.type)
-            ) from error
-    return value, check_size(size)
-
-
-@cache
-def _room(kind: pa.DataType) -> int:
-    """About how many bytes a null takes in a column of this type."""
-    try:
-        return max(1, int(kind.bit_width) // 8)
-    except ValueError:  # A type without a fixed width: an offset.
-        return 8
-
-
-# Values that fit their column for certain: the common ones need no scalar of their own.
-_QUICK_INT: Final = 1 << 31
-_QUICK: Final[dict[pa.DataType, tuple[type, ...]]] = {
-    pa.int64(): (int,),
-    pa.float64(): (float,),
-    pa.string(): (str,),
-    pa.binary(): (bytes,),
-    pa.bool_(): (bool,),
-}
+def _header_sizes(column: pa.Array) -> npt.NDArray[np.int64]:
+    """Names and values, as `send` counts them."""
+    entries = column.values
+    sums = np.concatenate(([0], np.cumsum(lengths(entries.field(0)) + lengths(entries.field(1)))))
+    sizes: npt.NDArray[np.int64] = np.diff(sums[column.offsets.to_numpy(zero_copy_only=False)])
+    return sizes
 
 
 def _column(given: Columns, name: str) -> pa.Array | None:
@@ -241,24 +194,30 @@ def _fit_keys(column: pa.Array | None, name: str, rows: int) -> pa.Array:
         column = column.cast(column.type.value_type)
     if pa.types.is_null(column.type):
         return pa.nulls(rows, KEY.type)
-    if not _is_bytes_like(column.type):
+    if not is_bytes_like(column.type):
         raise InvalidKey(name, str(column.type), "a key column is binary or string; cast it to one of them")
     return column.cast(KEY.type)
 
 
-def _is_bytes_like(kind: pa.DataType) -> bool:
-    return any(
-        check(kind)
-        for check in (
-            pa.types.is_binary,
-            pa.types.is_string,
-            pa.types.is_large_binary,
-            pa.types.is_large_string,
-            pa.types.is_binary_view,
-            pa.types.is_string_view,
-            pa.types.is_fixed_size_binary,
-        )
-    )
+def _fit_headers(column: pa.Array) -> pa.Array:
+    """A column of headers, each record's within what `check_headers` allows."""
+    fitted = cast_column(column, HEADERS)
+    present = fitted.drop_null()
+    counts = np.diff(present.offsets.to_numpy(zero_copy_only=False))
+    if len(counts) == 0 or (most := int(counts.max())) == 0:
+        return fitted
+    if most > HEADERS_MAX:
+        raise InvalidInput("headers", f"{most} of them", f"a record has at most {HEADERS_MAX}")
+    entries = map_entries(present)
+    if entries.field(1).null_count:
+        raise InvalidInput("headers", None, "a header has bytes or text, which may be empty, but not null")
+    if most > 1:
+        names = entries.field(0).dictionary_encode()
+        records = np.repeat(np.arange(len(counts)), counts)
+        named = records * len(names.dictionary) + names.indices.to_numpy(zero_copy_only=False)
+        if len(np.unique(named)) < len(named):
+            raise InvalidInput("headers", "a name twice", "a record has each of its headers once")
+    return fitted
 
 
 def _fit_one(column: pa.Array | None, field: pa.Field, rows: int = 0) -> pa.Array:
@@ -268,14 +227,7 @@ def _fit_one(column: pa.Array | None, field: pa.Field, rows: int = 0) -> pa.Arra
         if field.name == "value" and field.type == pa.binary():
             raise SchemaMismatch("value", given="no such column", wanted="a column 'value' of bytes or text")
         return pa.nulls(rows, field.type)
-    if not field.nullable and column.null_count:
-        raise SchemaMismatch(field.name, given=f"{column.null_count} nulls", wanted=f"{field.type}, not null")
-    if column.type == field.type:
-        return column
-    try:
-        return column.cast(field.type)
-    except pa.ArrowException as error:
-        raise SchemaMismatch(field.name, given=f"{column.type} ({error})", wanted=str(field.type)) from error
+    return cast_column(column, field)
 
 
 assert {TIMESTAMP.name, KEY.name, HEADERS.name} <= RESERVED

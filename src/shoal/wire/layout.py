@@ -11,14 +11,19 @@ Timestamps are microseconds in UTC, keys and values plain binary: what Spark tak
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Final, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 
 from shoal.core.checking import is_instance_of
 from shoal.core.errors import InvalidInput, StoreCorrupt
+from shoal.core.limits import RECORD_BYTES_MAX
 from shoal.core.model import Compression
+from shoal.wire.rows import RowFitter
+from shoal.wire.sizes import room
 
 TIMESTAMP: Final = pa.field("timestamp", pa.timestamp("us", tz="UTC"), nullable=False)
 KEY: Final = pa.field("key", pa.binary())
@@ -49,6 +54,11 @@ class Layout:
         }
         self._prefix = {number: stored.serialize() for number, stored in self._stored.items()}
         self.read_schema: pa.Schema = pa.schema([OFFSET, TIMESTAMP, KEY, HEADERS, *self.columns])
+
+    @cached_property
+    def rows(self) -> RowFitter:
+        """What fits single rows to the stream's typed columns."""
+        return RowFitter(self.columns)
 
     def stored(self, *, with_headers: bool) -> pa.Schema:
         """The schema of a stored batch."""
@@ -98,7 +108,27 @@ def stored_schema(schema: SchemaLike | None) -> bytes | None:
             raise InvalidInput(
                 "schema", f"{column.name}: {column.type}", "use a plain Arrow type for this column"
             )
-    return bytes(checked.remove_metadata().serialize())
+    width = sum(room(column.type) for column in checked)
+    if width > RECORD_BYTES_MAX:
+        raise InvalidInput(
+            "schema", f"{width} bytes a record", f"its columns alone are over the limit of {RECORD_BYTES_MAX}"
+        )
+    stored = bytes(checked.remove_metadata().serialize())
+    _try_out(stored)
+    return stored
+
+
+def _try_out(schema: bytes) -> None:
+    """Take a row of nulls through all that happens to a batch: a type that Arrow cannot do fails here."""
+    layout = Layout(schema)
+    columns = layout.stored(with_headers=False)
+    try:
+        batch = pa.record_batch([pa.nulls(1, column.type) for column in columns], schema=columns)
+        layout.decode(*layout.encode(pc.take(batch, pa.array([0])), Compression.NONE))
+    except (pa.ArrowException, StoreCorrupt) as error:
+        raise InvalidInput(
+            "schema", str(layout.columns), f"Arrow cannot store these types ({error})"
+        ) from error
 
 
 def _from_mapping(schema: Mapping[str, pa.DataType | str]) -> pa.Schema:
@@ -114,14 +144,20 @@ def _from_mapping(schema: Mapping[str, pa.DataType | str]) -> pa.Schema:
 
 
 def _is_storable(kind: pa.DataType) -> bool:
-    """Dictionaries and extensions need more than one message or code of their own."""
+    """Dictionaries and extensions need more than one message or code of their own; views have no `take`."""
     plain = not (
         pa.types.is_dictionary(kind)
         or pa.types.is_union(kind)
         or pa.types.is_run_end_encoded(kind)
+        or pa.types.is_string_view(kind)
+        or pa.types.is_binary_view(kind)
+        or pa.types.is_list_view(kind)
+        or pa.types.is_large_list_view(kind)
         or isinstance(kind, pa.BaseExtensionType)
     )
-    return plain and all(_is_storable(kind.field(i).type) for i in range(kind.num_fields))
+    fields = [kind.field(i) for i in range(kind.num_fields)]
+    has_names = len({field.name for field in fields}) == len(fields)  # A dict has each but once.
+    return plain and has_names and all(_is_storable(field.type) for field in fields)
 
 
 # Without threads: a batch has few columns, and handing them to a pool costs more than it gives.

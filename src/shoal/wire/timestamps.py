@@ -18,7 +18,7 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 def timestamp_ms(value: object) -> int:
     """An int in milliseconds, or a datetime with a time zone."""
     if isinstance(value, datetime):
-        if value.tzinfo is None:
+        if value.utcoffset() is None:  # Also if it has a tzinfo that does not know.
             raise InvalidTimestamp("timestamp", value, "give the datetime a time zone, such as datetime.UTC")
         value = (value - EPOCH) // timedelta(milliseconds=1)
     if not is_whole(value):

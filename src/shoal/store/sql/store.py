@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
+from shoal.core.errors import StoreBusy
+from shoal.core.limits import RETRIES_MAX
 from shoal.store.sql.catalog import SQLCatalog
 from shoal.store.sql.database import Database
 from shoal.store.sql.dialects import dialect_for
@@ -24,7 +28,7 @@ class SQLStore(SQLCatalog, SQLLog):
         """Open the database, check it, and bring its schema up to date."""
         database = Database(dialect_for(url))
         try:
-            migrate(database, durable=durable)
+            _migrate_patiently(database, durable=durable)
         except BaseException:
             database.close()
             raise
@@ -39,3 +43,15 @@ class SQLStore(SQLCatalog, SQLLog):
         """See Store."""
         self.signal.close()
         self._database.close()
+
+
+def _migrate_patiently(database: Database, *, durable: bool) -> None:
+    """Others may be creating, or closing, the same database at this moment: that passes."""
+    for attempt in range(1, RETRIES_MAX + 1):
+        try:
+            return migrate(database, durable=durable)
+        except StoreBusy:
+            if attempt == RETRIES_MAX:
+                raise
+        time.sleep(0.05 * attempt)
+    return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import product
 from typing import Any
 
@@ -75,6 +75,15 @@ SHARD_CALLS: dict[str, Callable[[Hub, str, Any], object]] = {
     "first_offset": lambda hub, name, shard: hub.first_offset(name, shard),
     "next_offset": lambda hub, name, shard: hub.next_offset(name, shard),
 }
+
+
+class Clueless(tzinfo):
+    """A time zone that does not know its offset."""
+
+    def utcoffset(self, _when: datetime | None) -> None:
+        return None
+
+    dst = tzname = utcoffset
 
 
 class RefusalContract(HubSuite):
@@ -176,6 +185,9 @@ class RefusalContract(HubSuite):
             ({"schema": pa.schema([("a", pa.int8()), ("a", pa.int8())])}, "schema='a'"),
             ({"schema": {"a": pa.dictionary(pa.int8(), pa.string())}}, "plain Arrow type"),
             ({"schema": {"a": pa.list_(pa.dense_union([pa.field("x", pa.int8())]))}}, "plain Arrow type"),
+            ({"schema": {"a": pa.string_view()}}, "plain Arrow type"),
+            ({"schema": {"a": pa.list_view(pa.int64())}}, "plain Arrow type"),
+            ({"schema": {"a": pa.binary(4_000_001)}}, "over the limit of 4000000"),
             ({"schema": ["a", "b"]}, "schema="),
         ],
     )
@@ -263,6 +275,7 @@ class RefusalContract(HubSuite):
             True,
             datetime(2024, 1, 1),  # noqa: DTZ001 - a naive one is what is refused
             datetime(1969, 1, 1, tzinfo=UTC),
+            datetime(2024, 1, 1, tzinfo=Clueless()),
         ]
         for timestamp in cases:
             with hub.producer(kept) as producer, unchanged(hub, kept):

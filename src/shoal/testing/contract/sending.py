@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
@@ -20,6 +23,10 @@ def keyed(count: int, keys: int) -> pa.Table:
 
 def expected(count: int, keys: int) -> dict[bytes, list[bytes]]:
     return {b"k%d" % k: [b"%d" % i for i in range(k, count, keys)] for k in range(keys)}
+
+
+def with_headers(headers: list[tuple[str, bytes | None]]) -> pa.Table:
+    return pa.table({"value": [b"x"], "headers": pa.array([headers], pa.map_(pa.string(), pa.binary()))})
 
 
 class SendContract(HubSuite):
@@ -192,6 +199,48 @@ class SendContract(HubSuite):
                     producer.send(value)
         assert hub.next_offset(orders, 0) == 0
 
+    def test_a_bad_typed_record_takes_no_good_one_with_it(self, hub: Hub, orders: str) -> None:
+        kind = pa.struct([pa.field("a", pa.int64(), nullable=False)])
+        schema = {"name": "string", "tags": pa.list_(pa.string()), "at": kind, "small": "float32"}
+        hub.create_stream(orders, shards=1, schema=schema)
+        with hub.producer(orders, linger_s=30) as producer:
+            producer.send({"name": "first"})
+            bad: list[dict[str, Any]] = [
+                {"name": "\ud800"},
+                {"tags": ["\ud800"]},
+                {"at": {"a": 1, "b": 2}},
+                {"at": {}},
+                {"small": 1e300},
+            ]
+            for value in bad:
+                with pytest.raises(SchemaMismatch, match=f"{next(iter(value))}="):
+                    producer.send(value)
+            for large in ({"name": "😀" * 1_000_001}, {"tags": ["x" * 1_000_000] * 5}):
+                with pytest.raises(TooLarge, match="4000000"):
+                    producer.send(large)
+            producer.send(MappingProxyType({"name": "last"}))
+        assert [record.value["name"] for record in read_stream(hub, orders)[0]] == ["first", "last"]
+
+    def test_a_typed_record_is_stored_as_it_was_when_it_was_sent(self, hub: Hub, orders: str) -> None:
+        hub.create_stream(orders, shards=1, schema={"n": "int64", "tags": pa.list_(pa.string())})
+        row: dict[str, Any] = {"n": 0, "tags": []}
+        with hub.producer(orders, linger_s=30) as producer:
+            for n in range(3):
+                row["n"] = n
+                row["tags"].append(f"t{n}")
+                producer.send(row)
+            row["tags"].clear()
+        assert [record.value for record in read_stream(hub, orders)[0]] == [
+            {"n": n, "tags": [f"t{i}" for i in range(n + 1)]} for n in range(3)
+        ]
+
+    def test_large_nested_records_fit_their_batches(self, hub: Hub, orders: str) -> None:
+        hub.create_stream(orders, shards=1, schema={"tags": pa.list_(pa.string())})
+        with hub.producer(orders, linger_s=30) as producer:
+            for _ in range(300):
+                producer.send({"tags": ["x" * 1000] * 100})
+        assert hub.next_offset(orders, 0) == 300
+
     def test_bad_tables_are_refused_and_nothing_of_them_is_sent(self, hub: Hub, orders: str) -> None:
         hub.create_stream(orders, shards=2)
         one = pa.table({"value": [b"x"]})
@@ -207,6 +256,9 @@ class SendContract(HubSuite):
             (SchemaMismatch, "headers", pa.table({"value": [b"x"], "headers": [5]}), None),
             (SchemaMismatch, "timestamp", pa.table({"value": [b"x"], "timestamp": ["today"]}), None),
             (TooLarge, "4000000", pa.table({"value": [b"s", b"x" * 4_000_001]}), None),
+            (InvalidInput, "headers=.*at most 64", with_headers([(f"h{i}", b"") for i in range(65)]), None),
+            (InvalidInput, "headers=.*not null", with_headers([("h", None)]), None),
+            (InvalidInput, "headers=.*once", with_headers([("h", b"1"), ("h", b"2")]), None),
         ]
         with hub.producer(orders) as producer, unchanged(hub, orders):
             for kind, text, table, key_column in cases:

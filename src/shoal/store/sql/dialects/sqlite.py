@@ -165,7 +165,7 @@ class SQLite(Dialect):
         """SQLite's primary result codes; the upper bits only refine them."""
         detail = f"{self.path}: {first_line(error)}"
         match _code(error) & 0xFF:
-            case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED | sqlite3.SQLITE_PROTOCOL:
                 return StoreBusy(detail, 5.0)
             case sqlite3.SQLITE_FULL:
                 return StoreFull(detail)
