@@ -7,7 +7,7 @@ Invariant: offsets are dense from `first_offset` to `next_offset`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any, Final
 
 import numpy as np
@@ -55,6 +55,11 @@ class Batch:
         return self.next_offset - self.first_offset
 
     def __iter__(self) -> Iterator[Record]:
+        # A chain of maps, with no generator between: the loop over records then never enters Python here.
+        return chain.from_iterable(self._parts())
+
+    def _parts(self) -> Iterator[Iterator[Record]]:
+        """Records in parts of a size that stays in the processor's cache."""
         offset = self.first_offset
         for chunk in self._chunks:
             for start in range(0, chunk.num_rows, _AT_ONCE):
@@ -68,7 +73,7 @@ class Batch:
                     strict=False,
                 )
                 # What Record(...) does, without a call into Python for each record.
-                yield from map(tuple.__new__, repeat(Record), rows)
+                yield map(tuple.__new__, repeat(Record), rows)
                 offset += part.num_rows
 
     def __repr__(self) -> str:

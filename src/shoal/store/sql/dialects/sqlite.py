@@ -40,12 +40,12 @@ APPLICATION_ID: Final = 0x53484F4C
 PRAGMAS: Final = (
     "PRAGMA busy_timeout = 5000",
     # For a new file: batches are large, but every small commit writes whole pages too.
-    "PRAGMA page_size = 8192",
+    "PRAGMA page_size = 16384",
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",
     "PRAGMA cache_size = -8000",
     "PRAGMA temp_store = MEMORY",
-    "PRAGMA wal_autocheckpoint = 2000",
+    "PRAGMA wal_autocheckpoint = 1000",
 )
 _NETWORK: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "afs", "9p", "lustre", "glusterfs", "ceph", "ncpfs"}
