@@ -8,7 +8,7 @@ Invariant: open shards cover the ring exactly. `check_cover` says where they do 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from shoal.core.checking import is_whole
 from shoal.core.errors import UnknownShard
@@ -74,11 +74,6 @@ def readable(
         if (shard.is_open or checkpoints.get(shard.id, 0) < shard.next_offset)
         and (not in_order or all(parent in done for parent in shard.parents))
     ]
-
-
-def reading_order(shards: Iterable[Shard]) -> list[ShardId]:
-    """An order in which every shard comes after its ancestors: that of birth."""
-    return sorted(shard.id for shard in shards)
 
 
 def check_cover(shards: Collection[Shard]) -> str | None:

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import ClassVar, Final, Literal, Self
 
 from shoal.testing import guard
-from shoal.testing.machine import PACKAGES, account_of, find_program, free_port, is_free
+from shoal.testing.machine import PACKAGES, account_of, free_port, is_free
 
 START_SECONDS_MAX: Final = 60.0  # Recovery after a kill reads at most one checkpoint's worth of log: seconds.
 STOP_SECONDS_MAX: Final = 30.0  # A clean stop of PostgreSQL writes a checkpoint first.
@@ -59,11 +59,6 @@ class Server(ABC):
     def package(cls) -> str:
         """The Debian package that brings this server."""
         return PACKAGES[cls.program]
-
-    @classmethod
-    def is_installed(cls) -> bool:
-        """Whether this machine has the server's program."""
-        return find_program(cls.program) is not None
 
     def __enter__(self) -> Self:
         """Make the data folder, start on a free port, and create the database that `url` names."""
