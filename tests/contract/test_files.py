@@ -11,6 +11,7 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -201,6 +202,16 @@ def test_a_file_that_was_cut_off_is_a_typed_error(good: Path, part: float) -> No
     path = good.with_name("short.db")
     path.write_bytes(content[: int(len(content) * part) // PAGE * PAGE])
     assert _read_everything(path) == "corrupt"
+
+
+def test_a_batch_that_is_missing_is_a_typed_error_and_not_a_gap(good: Path) -> None:
+    with closing(sqlite3.connect(good)) as raw, raw:
+        bases = [row[0] for row in raw.execute("SELECT base_offset FROM shoal_batch ORDER BY base_offset")]
+        assert len(bases) > 2
+        raw.execute("DELETE FROM shoal_batch WHERE base_offset = ?", (bases[1],))
+    with shoal.connect(url_of(good)) as hub, pytest.raises(StoreCorrupt, match="no batch that holds offset"):
+        hub.read("orders", 0, bases[1])
+    assert _read_everything(good) == "corrupt"
 
 
 def _read_everything(path: Path) -> str:

@@ -2,13 +2,14 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.core.errors import InvalidInput, OffsetExpired, OffsetOutOfRange
 from shoal.core.model import Shard, ShardId, StreamName
-from shoal.core.reading import BatchMeta, ReadLimits, check_offset, plan_read
+from shoal.core.reading import BatchMeta, ReadLimits, check_offset, plan_read, whole_offset
 
 NAME = StreamName("default", "s")
 
@@ -119,3 +120,11 @@ def test_limits_that_make_no_sense_are_refused_by_name(limits: dict[str, Any]) -
     (field,) = limits
     with pytest.raises(InvalidInput, match=field.removesuffix("_s")):
         ReadLimits(**limits)
+
+
+def test_an_offset_of_numpy_is_an_offset() -> None:
+    assert whole_offset(np.int64(7)) == 7
+    assert type(whole_offset(np.int64(7))) is int
+    for wrong in (True, 1.0, "1", None):
+        with pytest.raises(InvalidInput):
+            whole_offset(wrong)

@@ -25,6 +25,9 @@ HEADERS_MAX: Final = 64
 TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
 """The last millisecond of the year 9999: what datetime, Spark and every database can still hold."""
 
+OFFSET_MAX: Final = 2**63 - 1
+"""What a database's number can hold."""
+
 READ_BYTES_DEFAULT: Final = 8_000_000
 """One read, uncompressed: about one full batch, large enough that the cost per call disappears."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
+from typing import SupportsIndex
 
 from shoal.core.checking import is_number, is_whole
 from shoal.core.errors import InvalidInput, OffsetExpired, OffsetOutOfRange
@@ -53,10 +55,16 @@ class ReadPlan:
     end: int
 
 
+def whole_offset(offset: object) -> int:
+    """An offset, of any stream: a whole number, whether of Python or of NumPy."""
+    if isinstance(offset, bool) or not isinstance(offset, SupportsIndex):
+        raise InvalidInput("offset", offset, "an offset is an int from 0 on")
+    return index(offset)
+
+
 def check_offset(stream: StreamName, shard: Shard, offset: object) -> int:
     """An offset that can be read from: kept, and not past the end."""
-    if not is_whole(offset):
-        raise InvalidInput("offset", offset, "an offset is an int from 0 on")
+    offset = whole_offset(offset)
     if not 0 <= offset <= shard.next_offset:
         raise OffsetOutOfRange(
             stream=str(stream), shard=shard.id, offset=offset, next_offset=shard.next_offset
@@ -94,6 +102,8 @@ def plan_read(metas: Sequence[BatchMeta], offset: int, limits: ReadLimits) -> Re
     for meta in metas:
         if meta.next_offset <= offset:
             continue
+        if meta.base_offset > end:
+            break  # A batch is missing. The read that begins there will say so.
         begin = max(offset, meta.base_offset)
         count = meta.next_offset - begin
         weight = meta.raw_bytes * count // meta.records

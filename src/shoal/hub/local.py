@@ -25,7 +25,7 @@ from shoal.core.model import (
     StreamStats,
     Trimmed,
 )
-from shoal.core.reading import ReadLimits, is_end_of_shard
+from shoal.core.reading import ReadLimits, is_end_of_shard, whole_offset
 from shoal.core.resharding import first_shards, merge, reshard, split
 from shoal.core.retention import plan_cuts
 from shoal.core.timeline import find_offset
@@ -137,6 +137,7 @@ class LocalHub:
     def read(self, name: StreamName, shard: int, offset: int, limits: ReadLimits) -> Batch:
         """See HubService."""
         deadline = time.monotonic() + limits.wait_s
+        offset = whole_offset(offset)
         stream = self._stream(name, shard)
         while True:
             try:

@@ -62,11 +62,12 @@ class Batch:
         """Records in parts of a size that stays in the processor's cache."""
         offset = self.first_offset
         for chunk in self._chunks:
+            milliseconds = _milliseconds(chunk)
             for start in range(0, chunk.num_rows, _AT_ONCE):
                 part = chunk.slice(start, _AT_ONCE)
                 rows = zip(
                     range(offset, offset + part.num_rows),
-                    _milliseconds(part.column("timestamp")),
+                    milliseconds[start : start + _AT_ONCE].tolist(),
                     part.column("key").to_pylist(),
                     self._values(part),
                     _headers(part),
@@ -98,9 +99,7 @@ class Batch:
         for chunk in self._chunks:
             numbers = pa.array(np.arange(offset, offset + chunk.num_rows))
             headers = (
-                chunk.column("headers")
-                if "headers" in chunk.schema.names
-                else pa.nulls(chunk.num_rows, HEADERS.type)
+                chunk.column("headers") if "headers" in chunk.schema.names else _no_headers(chunk.num_rows)
             )
             columns = [numbers, chunk.column("timestamp"), chunk.column("key"), headers]
             columns += [chunk.column(name) for name in self._layout.columns.names]
@@ -118,14 +117,18 @@ class Batch:
         return rows
 
 
+def _no_headers(rows: int) -> pa.Array:
+    """A column of nulls. Most batches have no headers, and all of them can share one."""
+    return _NULLS.slice(0, rows) if rows <= len(_NULLS) else pa.nulls(rows, HEADERS.type)
+
+
 def _empty(schema: pa.Schema) -> pa.RecordBatch:
     return pa.record_batch([pa.array([], field.type) for field in schema], schema=schema)
 
 
-def _milliseconds(column: pa.Array) -> list[int]:
-    micros = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
-    milliseconds: list[int] = (micros // 1000).tolist()
-    return milliseconds
+def _milliseconds(chunk: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
+    micros: np.ndarray[Any, np.dtype[np.int64]] = chunk.column("timestamp").cast(pa.int64()).to_numpy()
+    return micros // 1000
 
 
 def _headers(part: pa.RecordBatch) -> Iterator[Mapping[str, bytes]]:
@@ -134,5 +137,6 @@ def _headers(part: pa.RecordBatch) -> Iterator[Mapping[str, bytes]]:
     return (dict(pairs) if pairs else NO_HEADERS for pairs in part.column("headers").to_pylist())
 
 
+_NULLS: Final = pa.nulls(65_536, HEADERS.type)
 _AT_ONCE: Final = 1024
 """Records turned into objects at a time: large enough to be fast, small enough to stay in the cache."""

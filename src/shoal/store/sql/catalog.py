@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.engine import Connection, Row
@@ -243,6 +243,21 @@ def _infos(connection: Connection, rows: Sequence[Row[Any]], *, lock: bool = Fal
         )
         for row in rows
     ]
+
+
+SHARD_COLUMNS: Final = (
+    tables.shards.c.shard,
+    tables.shards.c.range_begin,
+    tables.shards.c.range_end,
+    tables.shards.c.status,
+    tables.shards.c.parents,
+    tables.shards.c.first_offset,
+    tables.shards.c.next_offset,
+    tables.shards.c.bytes,
+    tables.shards.c.created_ms,
+    tables.shards.c.closed_ms,
+)
+"""What `shard_of` looks at."""
 
 
 def shard_of(row: Row[Any]) -> Shard:

@@ -89,7 +89,7 @@ class Database:
             yield
         except PoolTimeout as error:
             raise StoreBusy("all connections are in use", STORE_LOCK_WAIT_S) from error
-        except DBAPIError as error:
+        except (DBAPIError, self.engine.dialect.loaded_dbapi.Error) as error:
             raise self.dialect.fault(error) from error
         except SQLAlchemyError as error:
             raise StoreFailure(str(error)) from error

@@ -10,20 +10,21 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import bindparam, delete, func, insert, select, update
+from sqlalchemy import and_, bindparam, case, delete, func, insert, select, update
 from sqlalchemy.engine import Connection
 
 from shoal.core.appending import Closed, ProducerState, Refuse, Repeat, ShardTail, Store, decide
 from shoal.core.errors import StoreCorrupt, UnknownStream
-from shoal.core.limits import READ_BATCHES_MAX, RETENTION_BATCHES_PER_STEP
+from shoal.core.limits import OFFSET_MAX, READ_BATCHES_MAX, RETENTION_BATCHES_PER_STEP
 from shoal.core.model import Appended, ShardId, ShardStatus, StreamInfo, StreamName, StreamStats
 from shoal.core.reading import BatchMeta, ReadLimits, ReadPlan, check_offset, plan_read
 from shoal.core.retention import Cut, ShardFront
 from shoal.core.statistics import stream_stats
 from shoal.ports import AppendAnswer, AppendRequest, Fetched, ShardGone, ShardShut, StoredBatch
 from shoal.store.sql import tables
-from shoal.store.sql.catalog import shard_of
+from shoal.store.sql.catalog import SHARD_COLUMNS, shard_of
 from shoal.store.sql.database import Database
+from shoal.store.sql.prepared import PreparedSelect
 
 Place = tuple[int, ShardId]
 
@@ -54,28 +55,24 @@ class SQLLog:
     ) -> Fetched:
         """See LogStore."""
         with self._database.read() as connection:
-            row = connection.execute(_SHARD, {"stream": stream_id, "at": shard}).one_or_none()
-            if row is None:
+            where = {"stream": stream_id, "at": shard, "offset": max(0, min(offset, OFFSET_MAX))}
+            front = _FRONT.rows(connection, where)
+            if not front:
                 raise UnknownStream(str(name))
-            found = shard_of(row)
+            found = shard_of(front[0])
             check_offset(name, found, offset)
-            where = {"stream": stream_id, "at": shard, "offset": offset}
             if offset == found.next_offset:
                 return Fetched(shard=found, batches=(), end=offset)
-            plan = _plan(connection, where, offset, limits)
+            plan = None if front[0].payload is None else _plan(connection, where, front, offset, limits)
             if plan is None:
                 raise StoreCorrupt(f"shard {shard} of {name} has no batch that holds offset {offset}")
-            rows = connection.execute(_PAYLOADS, {**where, "low": plan.first_base, "high": plan.last_base})
-            batches = [
-                StoredBatch(
-                    base_offset=row.base_offset,
-                    records=row.records,
-                    layout=row.layout,
-                    payload=row.payload if isinstance(row.payload, bytes) else bytes(row.payload),
+            payload = self._database.dialect.payload(connection, front[0].payload)
+            rows = [front[0]._replace(payload=payload)]
+            if plan.last_base > plan.first_base:
+                rows += _PAYLOADS.rows(
+                    connection, {**where, "after": front[0].base_offset, "last": plan.last_base}
                 )
-                for row in rows
-            ]
-        return Fetched(shard=found, batches=batches, end=plan.end)
+        return Fetched(shard=found, batches=[_stored(row) for row in rows], end=plan.end)
 
     def ends(self, shards: Sequence[Place]) -> Mapping[Place, tuple[int, bool]]:
         """See LogStore."""
@@ -240,16 +237,23 @@ def _batch_row(request: AppendRequest, at: Appended, tail: ShardTail) -> dict[st
 
 
 def _plan(
-    connection: Connection, where: Mapping[str, int], offset: int, limits: ReadLimits
+    connection: Connection, where: Mapping[str, int], front: Sequence[Any], offset: int, limits: ReadLimits
 ) -> ReadPlan | None:
     """A few batches usually fill a read. Who appends single records needs many looked at."""
-    plan = None
-    for count in (_FEW, READ_BATCHES_MAX):
-        metas = [_meta(row) for row in connection.execute(_METAS, {**where, "count": count})]
-        plan = plan_read(metas, offset, limits)
-        if len(metas) < count or (plan is not None and plan.last_base < metas[-1].base_offset):
-            break
-    return plan
+    metas = [_meta(row) for row in front]
+    plan = plan_read(metas, offset, limits)
+    if len(metas) < _FEW or plan is None or plan.last_base < metas[-1].base_offset:
+        return plan
+    return plan_read([_meta(row) for row in connection.execute(_METAS, where)], offset, limits)
+
+
+def _stored(row: Any) -> StoredBatch:
+    return StoredBatch(
+        base_offset=row.base_offset,
+        records=row.records,
+        layout=row.layout,
+        payload=row.payload if isinstance(row.payload, bytes) else bytes(row.payload),
+    )
 
 
 def _by_stream(places: Iterable[Place]) -> list[tuple[int, list[ShardId]]]:
@@ -334,9 +338,6 @@ _META_COLUMNS = (
     _batches.appended_ms,
 )
 _FEW = 4
-_SHARD = select(tables.shards).where(
-    _shards.stream_id == bindparam("stream"), _shards.shard == bindparam("at")
-)
 _ENDS = select(_shards.shard, _shards.next_offset, _shards.status).where(
     _shards.stream_id == bindparam("stream"), _shards.shard.in_(bindparam("wanted", expanding=True))
 )
@@ -375,14 +376,46 @@ _METAS = (
         _batches.base_offset >= _HOLDING,
     )
     .order_by(_batches.base_offset)
-    .limit(bindparam("count"))
+    .limit(READ_BATCHES_MAX)
 )
-_PAYLOADS = (
+# The shard, once for each of the first few batches from the one that holds the offset on. That one is part of
+# every read, so it comes along; but not to one who waits at the end.
+_FRONT = PreparedSelect(
+    select(
+        *SHARD_COLUMNS,
+        *_META_COLUMNS,
+        _batches.layout,
+        case(
+            (
+                and_(
+                    _batches.base_offset <= bindparam("offset"),
+                    _batches.base_offset + _batches.records > bindparam("offset"),
+                ),
+                tables.payload_handle,
+            )
+        ).label("payload"),
+    )
+    .select_from(
+        tables.shards.outerjoin(
+            tables.batches,
+            and_(
+                _batches.stream_id == _shards.stream_id,
+                _batches.shard == _shards.shard,
+                _batches.base_offset >= _HOLDING,
+            ),
+        )
+    )
+    .where(_shards.stream_id == bindparam("stream"), _shards.shard == bindparam("at"))
+    .order_by(_batches.base_offset)
+    .limit(_FEW)
+)
+_PAYLOADS = PreparedSelect(
     select(_batches.base_offset, _batches.records, _batches.layout, _batches.payload)
     .where(
         _batches.stream_id == bindparam("stream"),
         _batches.shard == bindparam("at"),
-        _batches.base_offset.between(bindparam("low"), bindparam("high")),
+        _batches.base_offset > bindparam("after"),
+        _batches.base_offset <= bindparam("last"),
     )
     .order_by(_batches.base_offset)
 )

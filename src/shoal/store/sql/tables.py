@@ -13,6 +13,7 @@ from sqlalchemy import (
     DDL,
     BigInteger,
     Column,
+    ColumnElement,
     Index,
     Integer,
     LargeBinary,
@@ -25,6 +26,7 @@ from sqlalchemy import (
     event,
 )
 from sqlalchemy.dialects import mysql
+from sqlalchemy.ext.compiler import compiles
 
 from shoal.core.limits import NAME_LENGTH_MAX
 
@@ -116,6 +118,26 @@ _EXTERNAL: Final = DDL(  # type: ignore[no-untyped-call]
     "ALTER TABLE shoal_batch ALTER COLUMN payload SET STORAGE EXTERNAL"
 )
 event.listen(batches, "after_create", _EXTERNAL.execute_if(dialect="postgresql"))
+
+
+class _PayloadHandle(ColumnElement[Any]):
+    """What `Dialect.payload` makes a batch's payload of."""
+
+    inherit_cache = True
+
+
+payload_handle: Final = _PayloadHandle()
+
+
+@compiles(_PayloadHandle)
+def _payload_itself(*_: Any, **__: Any) -> str:
+    return "shoal_batch.payload"
+
+
+@compiles(_PayloadHandle, "sqlite")
+def _payload_row(*_: Any, **__: Any) -> str:
+    return "shoal_batch.rowid"
+
 
 producers: Final = Table(
     "shoal_producer",

@@ -63,6 +63,11 @@ class Dialect(ABC):
     def announce(self, connection: Connection, streams: Sequence[int]) -> None:  # noqa: B027 - not all can
         """Inside a transaction: tell waiting processes that these streams will have changed."""
 
+    def payload(self, connection: Connection, handle: Any) -> bytes:
+        """The payload of a batch, of what `tables.payload_handle` gave in the same transaction."""
+        del connection
+        return handle if isinstance(handle, bytes) else bytes(handle)
+
     @abstractmethod
     def hints(self, engine: Engine) -> Hints:
         """A new listener with a connection of its own."""
