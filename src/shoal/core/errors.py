@@ -223,6 +223,112 @@ class ProducerClosed(ShoalError):
         self.why = why
 
 
+# --- Groups. ----------------------------------------------------------------------------------------
+
+
+class UnknownGroup(NotFound):
+    def __init__(self, *, stream: str, group: str) -> None:
+        super().__init__(
+            f"group={group!r}: stream {stream!r} has no such group; create it with create_group()"
+        )
+        self.stream, self.group = stream, group
+
+
+class GroupExists(ShoalError):
+    def __init__(self, *, stream: str, group: str) -> None:
+        super().__init__(f"group={group!r}: stream {stream!r} has one of this name already; choose another")
+        self.stream, self.group = stream, group
+
+
+class TooManyGroups(ShoalError):
+    def __init__(self, *, stream: str, limit: int) -> None:
+        super().__init__(
+            f"stream {stream!r} has {limit} groups already; delete one, or connect with a larger "
+            "groups_per_stream"
+        )
+        self.stream, self.limit = stream, limit
+
+
+class GroupInUse(ShoalError):
+    def __init__(self, *, group: str, consumers: Sequence[str]) -> None:
+        super().__init__(
+            f"group={group!r}: {len(consumers)} consumers use it ({', '.join(consumers[:5])}); "
+            "stop them, or delete it with force=True"
+        )
+        self.group, self.consumers = group, tuple(consumers)
+
+
+class UnknownConsumer(NotFound):
+    """The incarnation is not a member: it never joined, left, or was silent for its timeout."""
+
+    def __init__(self, incarnation: str) -> None:
+        super().__init__(
+            f"consumer incarnation {incarnation!r} is not a member of the group (any more); "
+            "it holds nothing, and joins again under a new incarnation"
+        )
+        self.incarnation = incarnation
+
+
+class NameTaken(ShoalError):
+    """A newer process has joined under this consumer's name. The older one stays away."""
+
+    def __init__(self, consumer: str) -> None:
+        super().__init__(
+            f"consumer={consumer!r}: another process has joined under this name since; "
+            "give every process a name of its own"
+        )
+        self.consumer = consumer
+
+
+class HeartbeatOutdated(ShoalError):
+    """A heartbeat that is not newer than the last one that counted; it changed nothing."""
+
+    def __init__(self, *, number: int, last: int) -> None:
+        super().__init__(f"heartbeat number={number}: {last} has been counted already; send a newer one")
+        self.number, self.last = number, last
+
+
+class NotOwner(ShoalError):
+    """The shard belongs to another consumer, or to none."""
+
+    def __init__(self, *, shard: int, consumer: str, owner: str | None) -> None:
+        super().__init__(
+            f"shard={shard}: it is held by {owner!r}, not by {consumer!r}; only its owner may do this"
+            if owner is not None
+            else f"shard={shard}: nobody holds it, so {consumer!r} may not do this"
+        )
+        self.shard, self.consumer, self.owner = shard, consumer, owner
+
+
+class Fenced(ShoalError):
+    """The epoch shown is not the current one: the shard has changed hands, or was reset, since."""
+
+    def __init__(self, *, shard: int, epoch: int, current: int) -> None:
+        super().__init__(
+            f"shard={shard}: epoch {epoch} is fenced, the current one is {current}; "
+            "stop working on this shard, its next owner goes on from the last checkpoint"
+        )
+        self.shard, self.epoch, self.current = shard, epoch, current
+
+
+class CheckpointBackwards(InvalidInput):
+    """A checkpoint below the one that is saved. Only a forced one may go back."""
+
+    def __init__(self, *, shard: int, offset: int, saved: int) -> None:
+        super().__init__(
+            "offset", offset, f"shard {shard} is at {saved} already; use force=True to go back on purpose"
+        )
+        self.shard, self.offset, self.saved = shard, offset, saved
+
+
+class StrategyRefused(ShoalError):
+    """A strategy is not known, or its answer loses, doubles or invents a shard; nothing was changed."""
+
+    def __init__(self, strategy: str, detail: str) -> None:
+        super().__init__(f"strategy={strategy!r}: {detail}")
+        self.strategy, self.detail = strategy, detail
+
+
 # --- The store. -------------------------------------------------------------------------------------
 
 

@@ -76,3 +76,30 @@ DURATION_S_MAX: Final = 7 * 24 * 3600.0
 
 PRODUCER_STATE_KEPT_MS: Final = 7 * 24 * 3600 * 1000
 """How long a silent producer's numbering is remembered."""
+
+GROUPS_PER_STREAM: Final = 5
+"""Groups of one stream, as in the founding document; `connect(groups_per_stream=…)` allows more."""
+
+GROUP_TIMEOUT_S_MIN: Final = 0.2
+"""A shorter timeout expires consumers that only waited for the store's disk."""
+
+GROUP_TIMEOUT_S_MAX: Final = 3600.0
+"""A dead consumer's shards stand still for so long. A longer one is a mistake in units."""
+
+HANDOVER_TIMEOUT_S_MAX: Final = 24 * 3600.0
+"""A longer bound is no bound; None says so."""
+
+CLOCK_MARGIN: Final = 0.05
+"""A consumer's deadline is shorter by this part of the timeout: so much may its clock run slow."""
+
+GONE_MEMBERS_KEPT: Final = 64
+"""Incarnations that are remembered after they went, so that a message delayed on the way brings none back."""
+
+STEP_TRIES_MAX: Final = 64
+"""Times that a group's step is thought through again because another process was faster."""
+
+EPOCH_JUMP: Final = 1 << 20
+"""After the store forgot commits, epochs go on so much higher: none that was given before comes again."""
+
+HISTORY_KEPT: Final = 1000
+"""Lines of a group's history."""

@@ -1,0 +1,217 @@
+"""A consumer group as a value: its settings, its members, and what it knows of each shard.
+
+Members are told apart by incarnation, a random id made at join; the name is what people call them. Nothing
+here holds an instant: watches are durations that add up, and wall clocks are for people to read.
+
+Invariants: a shard has at most one holder; an epoch is given once, and never goes down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from shoal.core.checking import is_number
+from shoal.core.errors import InvalidInput
+from shoal.core.limits import GROUP_TIMEOUT_S_MAX, GROUP_TIMEOUT_S_MIN, HANDOVER_TIMEOUT_S_MAX
+from shoal.core.model import ShardId
+
+RULES: Final = 1
+"""The version of the rules in this package. A group's row names the one it lives by."""
+
+
+class Coordination(StrEnum):
+    """Who decides: the hub, or the consumers among themselves through a table of leases."""
+
+    COORDINATED = "coordinated"
+    LEASED = "leased"
+
+
+class Delivery(StrEnum):
+    """How records are spread over the consumers of a group."""
+
+    EXCLUSIVE = "exclusive"
+    SHARED = "shared"
+    BROADCAST = "broadcast"
+
+
+class ShardState(StrEnum):
+    """The five states of a shard in a group."""
+
+    WAIT = "wait"
+    """Not to be consumed yet: an ancestor has not ended."""
+    NOT_ALLOC = "not_alloc"
+    """May be consumed, and nobody holds it."""
+    ALREADY_ALLOC = "already_alloc"
+    """Held by a consumer."""
+    TRANSFER = "transfer"
+    """Held by a consumer that is to let go of it."""
+    OVER = "over"
+    """Closed, and consumed to its end."""
+
+
+class MemberStatus(StrEnum):
+    """What a member may do."""
+
+    ACTIVE = "active"
+    LEAVING = "leaving"
+    """Beats and drains, and gets nothing new."""
+    BARRED = "barred"
+    """A newer incarnation has its name. It may only let go."""
+    GONE = "gone"
+    """Left or was expired. Remembered for a while, so that a late message of it brings nobody back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """What a group is told when it is created; in_order and the timeouts may be changed later."""
+
+    in_order: bool = True
+    """A shard is consumed after all its ancestors."""
+    timeout_ms: int = 20_000
+    """A consumer whose heartbeat counter has stood still for so long is dead. The document advises 20 s."""
+    handover_timeout_ms: int | None = None
+    """None: a living owner is waited for, however long it takes to let go of a shard."""
+    coordination: Coordination = Coordination.COORDINATED
+    delivery: Delivery = Delivery.EXCLUSIVE
+    strategy: str = "balanced"
+    rules: int = RULES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One incarnation of one consumer."""
+
+    incarnation: str
+    name: str
+    status: MemberStatus = MemberStatus.ACTIVE
+    beat: int = 0
+    """The number of its last heartbeat: the counter that is watched."""
+    timeout_ms: int
+    """What it counts its own deadline by, as its last heartbeat stated."""
+    interval_ms: int
+    """How often it beats. A watch adds at most so much at a time."""
+    stood_ms: int = 0
+    """How long `beat` has stood still, as watched by everyone together."""
+    assigned: int = 0
+    """The group's version at which its assignment last changed."""
+    held: int = 0
+    """A digest of the shards that its last heartbeat reported: an equal report needs no second look."""
+
+    @property
+    def is_watched(self) -> bool:
+        return self.status is not MemberStatus.GONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One shard as the group knows it."""
+
+    shard: ShardId
+    state: ShardState
+    checkpoint: int = 0
+    """The next offset to consume."""
+    epoch: int = 0
+    """The one epoch that may read and save. 0: it was never given to anyone."""
+    owner: str | None = None
+    """The incarnation that holds it."""
+    owner_epoch: int = 0
+    """The epoch that the owner was given. Behind `epoch` after a reset under it: then it may only let go."""
+    next: str | None = None
+    """The incarnation that gets it once the owner has let go."""
+    is_bound: bool = True
+    """Waits for its ancestors. Not so for what was there when a group became in-order."""
+    restart: int | None = None
+    """The machine begins anew, from this offset, once the owner has let go."""
+    handover_ms: int = 0
+    """How long the owner has been asked to let go, as watched."""
+    lapse_ms: int = 0
+    """Above 0: the hand-over took too long, the owner's deadline is no longer extended, and once it has been
+    watched for so long it has passed."""
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whoever holds it can neither read nor save under the epoch it was given."""
+        return self.owner is not None and self.owner_epoch != self.epoch
+
+    @property
+    def is_extended(self) -> bool:
+        """Whether a heartbeat of the owner moves its deadline for this shard."""
+        return not self.lapse_ms and not self.is_fenced
+
+    @property
+    def intended(self) -> str | None:
+        """Who has it, or will have it."""
+        return self.next or self.owner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A group as of one moment. The place of a claim is its shard's id."""
+
+    id: int
+    stream_id: int
+    name: str
+    version: int = 0
+    """Rises with every step."""
+    epoch: int = 0
+    """The last epoch that was given."""
+    settings: GroupSettings = GroupSettings()
+    members: Mapping[str, Member] = field(default_factory=dict)
+    claims: Sequence[Claim] = ()
+    distrust_ms: int = 0
+    """The store forgot commits: nothing is granted until so much time has been watched."""
+    created_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """A line of the group's history: what happened, to whom, and why."""
+
+    kind: str
+    consumer: str | None = None
+    shard: int | None = None
+    epoch: int | None = None
+    detail: str = ""
+
+
+def timeout_ms(field_name: str, seconds: object) -> int:
+    """A consumer's timeout, in milliseconds."""
+    if not is_number(seconds) or not GROUP_TIMEOUT_S_MIN <= seconds <= GROUP_TIMEOUT_S_MAX:
+        raise InvalidInput(
+            field_name,
+            seconds,
+            f"seconds from {GROUP_TIMEOUT_S_MIN:g} to {GROUP_TIMEOUT_S_MAX:g}; 20 suits most",
+        )
+    return round(seconds * 1000)
+
+
+def interval_ms(seconds: object, timeout: int) -> int:
+    """A heartbeat interval, in milliseconds: shorter than the timeout."""
+    if not is_number(seconds) or not 0 < seconds * 1000 < timeout:
+        raise InvalidInput(
+            "heartbeat_interval",
+            seconds,
+            f"a heartbeat must come before the timeout of {timeout / 1000:g} s; a quarter of it suits most",
+        )
+    return max(1, round(seconds * 1000))
+
+
+def handover_timeout_ms(seconds: object) -> int | None:
+    """How long a living owner may take to let go, in milliseconds; None is without a bound."""
+    if seconds is None:
+        return None
+    if not is_number(seconds) or not 0 < seconds <= HANDOVER_TIMEOUT_S_MAX:
+        raise InvalidInput("handover_timeout", seconds, f"None, or seconds up to {HANDOVER_TIMEOUT_S_MAX:g}")
+    return max(1, round(seconds * 1000))
+
+
+def check_settings(settings: GroupSettings) -> GroupSettings:
+    """Refuse combinations that cannot be."""
+    if settings.in_order and settings.delivery is Delivery.SHARED:
+        raise InvalidInput(
+            "in_order", True, "consumers that share a shard cannot keep its order; set in_order=False"
+        )
+    return settings

@@ -1,0 +1,123 @@
+"""Members of a group: joining, beating, being watched. Rules about one member's row; shards are elsewhere.
+
+No clock is compared with another. A member is dead when its counter has stood still for the timeout it
+stated itself. The row keeps how long that is; whoever looks adds its own elapsed time, so that observers that
+come and go watch together, and a time in which nobody could look counts for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import xxhash
+
+from shoal.core.errors import HeartbeatOutdated, InvalidInput, NameTaken, UnknownConsumer
+from shoal.core.group import GroupSettings, Member, MemberStatus
+from shoal.core.limits import GONE_MEMBERS_KEPT
+from shoal.core.model import ShardId
+
+Held = Mapping[ShardId, int]
+"""Shard to epoch: what a consumer says it holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """A heartbeat. `number` rises with every one that is sent, answered or not."""
+
+    incarnation: str
+    number: int
+    timeout_ms: int
+    interval_ms: int
+    held: Held
+    seen: int
+    """The version of the assignment that the consumer acts by."""
+
+
+def digest(held: Held) -> int:
+    """A number that stands for a report; signed, since databases know no other."""
+    text = ",".join(f"{shard}:{epoch}" for shard, epoch in sorted(held.items()))
+    return xxhash.xxh3_64_intdigest(text.encode()) - 2**63
+
+
+def beaten(settings: GroupSettings, member: Member | None, beat: Beat) -> Member:
+    """The member's row after a heartbeat, or why it does not count."""
+    if member is None or member.status is MemberStatus.GONE:
+        raise UnknownConsumer(beat.incarnation)
+    if member.status is MemberStatus.BARRED:
+        raise NameTaken(member.name)
+    if beat.number <= member.beat:
+        raise HeartbeatOutdated(number=beat.number, last=member.beat)
+    check_timing(settings, beat.timeout_ms, beat.interval_ms, longest_ms=member.timeout_ms)
+    return replace(
+        member, beat=beat.number, timeout_ms=beat.timeout_ms, interval_ms=beat.interval_ms, stood_ms=0
+    )
+
+
+def check_timing(settings: GroupSettings, timeout_ms: int, interval_ms: int, *, longest_ms: int = 0) -> None:
+    """A consumer may count by a shorter timeout than the group's, or still by an older one, never by more."""
+    if not 0 < timeout_ms <= max(settings.timeout_ms, longest_ms):
+        raise InvalidInput(
+            "timeout",
+            timeout_ms / 1000,
+            f"a consumer counts by at most the group's {settings.timeout_ms / 1000:g} s",
+        )
+    if not 0 < interval_ms < timeout_ms:
+        raise InvalidInput(
+            "heartbeat_interval",
+            interval_ms / 1000,
+            f"a heartbeat must come before the timeout of {timeout_ms / 1000:g} s",
+        )
+
+
+def watched(member: Member, elapsed_ms: int) -> Member:
+    """The row after an observer saw the same counter at both ends of `elapsed_ms` of its own time.
+
+    At most one heartbeat interval is added at a time: an observer that was away knows nothing of the rest.
+    """
+    return replace(member, stood_ms=member.stood_ms + max(0, min(elapsed_ms, member.interval_ms)))
+
+
+def is_dead(member: Member) -> bool:
+    """Nobody has heard of it for as long as it said that it would act."""
+    return member.is_watched and member.stood_ms >= member.timeout_ms
+
+
+def joined(
+    members: Mapping[str, Member], name: str, incarnation: str, timeout_ms: int, interval_ms: int
+) -> dict[str, Member]:
+    """The members with a new incarnation, which bars older ones of its name. A repeat changes nothing."""
+    known = members.get(incarnation)
+    if known is not None:
+        if known.status is MemberStatus.GONE:
+            raise UnknownConsumer(incarnation)
+        if known.status is MemberStatus.BARRED or known.name != name:
+            raise NameTaken(name)
+        return dict(members)
+    after = {
+        key: replace(member, status=MemberStatus.BARRED)
+        if member.name == name and member.status in {MemberStatus.ACTIVE, MemberStatus.LEAVING}
+        else member
+        for key, member in members.items()
+    }
+    after[incarnation] = Member(
+        incarnation=incarnation, name=name, timeout_ms=timeout_ms, interval_ms=interval_ms
+    )
+    return after
+
+
+def pruned(members: Mapping[str, Member], owners: Iterable[str | None]) -> dict[str, Member]:
+    """Without barred ones that hold nothing any more, and without the oldest of those who are gone."""
+    holding = set(owners)
+    after = {
+        key: replace(member, status=MemberStatus.GONE)
+        if member.status is MemberStatus.BARRED and key not in holding
+        else member
+        for key, member in members.items()
+    }
+    gone = sorted(
+        (member for member in after.values() if member.status is MemberStatus.GONE), key=lambda m: m.assigned
+    )
+    for member in gone[: max(0, len(gone) - GONE_MEMBERS_KEPT)]:
+        del after[member.incarnation]
+    return after

@@ -1,0 +1,583 @@
+"""Who owns which shard: the rules of one coordinated group, as one pure step.
+
+A group is a value. `step` takes it with one event and the stream's shards as of the same moment, and returns
+the next value and what happened. A keeper (SQL rows, the simulator) stores it by compare-and-set on the
+version, and decides nothing. Heartbeats that change nothing do not come here: see `membership`.
+
+Invariants: a shard has at most one holder, and changes hands only after a release by the holder, or after the
+holder was silent for the timeout, or after its hand-over was given up and its deadline has passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+from shoal.core import claims as machine
+from shoal.core.balance import Strategy, checked
+from shoal.core.claims import (
+    ALREADY_ALLOC,
+    NOT_ALLOC,
+    OVER,
+    TRANSFER,
+    WAIT,
+    By,
+    is_at_end,
+    kept,
+    moved,
+    vacated,
+)
+from shoal.core.errors import CheckpointBackwards, NameTaken, NotOwner, OffsetOutOfRange, UnknownConsumer
+from shoal.core.group import (
+    RULES,
+    Claim,
+    Group,
+    GroupSettings,
+    Member,
+    MemberStatus,
+    Note,
+    ShardState,
+)
+from shoal.core.limits import EPOCH_JUMP
+from shoal.core.membership import check_timing, is_dead, joined, pruned
+from shoal.core.model import Shard, ShardId
+
+Strategies = Mapping[str, Strategy]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """A consumer's new incarnation becomes a member."""
+
+    name: str
+    incarnation: str
+    timeout_ms: int
+    interval_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retire:
+    """A member is about to leave: it drains what it holds, and is given nothing more."""
+
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letting:
+    """One shard that its holder lets go of, with the last checkpoint (None: as it was saved)."""
+
+    shard: ShardId
+    epoch: int
+    checkpoint: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """A member has drained these shards, and acts no more under these epochs."""
+
+    incarnation: str
+    lettings: Sequence[Letting]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """A member acts no more under any epoch."""
+
+    incarnation: str
+    lettings: Sequence[Letting] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expire:
+    """The watch of a member has run out, while its counter stood at `beat`."""
+
+    incarnation: str
+    beat: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewind:
+    """Forced checkpoints: by a reset, or for single shards."""
+
+    positions: Mapping[ShardId, int]
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """New settings."""
+
+    settings: GroupSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """An observer saw the group at this version at both ends of `elapsed_ms` of its own time."""
+
+    elapsed_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forgotten:
+    """Someone has seen a later version than the store has: the store forgot commits."""
+
+    seen: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sync:
+    """Look at the stream's shards: some were born, closed or consumed to their end."""
+
+
+Event = Join | Retire | Release | Leave | Expire | Rewind | Update | Watched | Forgotten | Sync
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stepped:
+    """The group after a step, and what happened. The same group: nothing did."""
+
+    group: Group
+    notes: Sequence[Note] = ()
+    let_go: Sequence[ShardId] = ()
+    """Of a release: the shards that were the member's to let go of."""
+    had_been_read: Sequence[ShardId] = ()
+    """Of a rewind in an in-order group: descendants of which something had been read."""
+
+
+def step(group: Group, event: Event, shards: Sequence[Shard], strategies: Strategies) -> Stepped:
+    """Apply one event. Same arguments, same answer."""
+    work = _Work(group=group, shards=shards)
+    had_been_read: Sequence[ShardId] = ()
+    let_go: Sequence[ShardId] = ()
+    match event:
+        case Join():
+            _join(work, event)
+        case Retire():
+            _retire(work, event.incarnation)
+        case Release():
+            let_go = _release(work, event.incarnation, event.lettings)
+        case Leave():
+            let_go = _leave(work, event)
+        case Expire():
+            _expire(work, event)
+        case Rewind():
+            had_been_read = _rewind(work, event)
+        case Update():
+            _update(work, event.settings)
+        case Watched():
+            _watch(work, event.elapsed_ms)
+        case Forgotten():
+            _distrust(work, event.seen)
+        case Sync():
+            pass
+        case _:
+            assert_never(event)
+    _follow_stream(work)
+    _assign(work, strategies)
+    return Stepped(group=work.finished(), notes=tuple(work.notes), let_go=let_go, had_been_read=had_been_read)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Work:
+    """A step under way: the group's parts, to be changed in place and put together again at the end."""
+
+    group: Group
+    shards: Sequence[Shard]
+    claims: list[Claim] = field(init=False)
+    members: dict[str, Member] = field(init=False)
+    settings: GroupSettings = field(init=False)
+    epoch: int = field(init=False)
+    distrust_ms: int = field(init=False)
+    notes: list[Note] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.claims = list(self.group.claims)
+        self.members = dict(self.group.members)
+        self.settings = self.group.settings
+        self.epoch = self.group.epoch
+        self.distrust_ms = self.group.distrust_ms
+
+    def name(self, incarnation: str | None) -> str | None:
+        member = self.members.get(incarnation) if incarnation is not None else None
+        return member.name if member is not None else incarnation
+
+    def note(
+        self, kind: str, claim: Claim | None = None, consumer: str | None = None, detail: str = ""
+    ) -> None:
+        self.notes.append(
+            Note(
+                kind=kind,
+                consumer=self.name(consumer),
+                shard=None if claim is None else claim.shard,
+                epoch=None if claim is None or not claim.epoch else claim.epoch,
+                detail=detail,
+            )
+        )
+
+    def next_epoch(self) -> int:
+        self.epoch += 1
+        return self.epoch
+
+    def grant(self, claim: Claim, incarnation: str, by: By) -> None:
+        """The one place where a shard gets an owner, and with it a new epoch."""
+        epoch = self.next_epoch()
+        self.claims[claim.shard] = given = replace(
+            vacated(moved(claim, by, ALREADY_ALLOC)), owner=incarnation, owner_epoch=epoch, epoch=epoch
+        )
+        self.note("granted", given, incarnation)
+
+    def held_by(self, incarnation: str) -> list[Claim]:
+        return [claim for claim in self.claims if claim.owner == incarnation]
+
+    def is_candidate(self, incarnation: str | None) -> bool:
+        member = self.members.get(incarnation) if incarnation is not None else None
+        return member is not None and member.status is MemberStatus.ACTIVE
+
+    def finished(self) -> Group:
+        """The group after the step; the version rises only if something changed."""
+        group = self.group
+        members = pruned(self.members, (claim.owner for claim in self.claims))
+        touched: set[str | None] = set()
+        before = group.claims
+        for place, claim in enumerate(self.claims):
+            if place >= len(before) or claim is not before[place]:
+                touched |= {claim.owner, before[place].owner if place < len(before) else None}
+        if self.settings != group.settings:
+            touched |= members.keys()
+        is_same = (
+            not touched
+            and members == group.members
+            and self.settings == group.settings
+            and (self.epoch, self.distrust_ms) == (group.epoch, group.distrust_ms)
+        )
+        if is_same:
+            return group
+        version = group.version + 1
+        for key, member in members.items():
+            if key in touched or group.members.get(key) is None or member.status != group.members[key].status:
+                members[key] = replace(member, assigned=version)
+        return replace(
+            group,
+            version=version,
+            epoch=self.epoch,
+            settings=self.settings,
+            members=members,
+            claims=tuple(self.claims),
+            distrust_ms=self.distrust_ms,
+        )
+
+
+# --- Events. ----------------------------------------------------------------------------------------
+
+
+def _join(work: _Work, event: Join) -> None:
+    if event.incarnation not in work.members:
+        check_timing(work.settings, event.timeout_ms, event.interval_ms)
+    after = joined(work.members, event.name, event.incarnation, event.timeout_ms, event.interval_ms)
+    for key, member in after.items():
+        if key in work.members and member.status is not work.members[key].status:
+            work.note("barred", consumer=key, detail="a newer process has joined under its name")
+    is_new = event.incarnation not in work.members
+    work.members = after
+    if is_new:
+        work.note("joined", consumer=event.incarnation)
+
+
+def _retire(work: _Work, incarnation: str) -> None:
+    member = _living(work, incarnation)
+    if member.status is MemberStatus.ACTIVE:
+        work.members[incarnation] = replace(member, status=MemberStatus.LEAVING)
+        work.note("leaving", consumer=incarnation)
+
+
+def _living(work: _Work, incarnation: str) -> Member:
+    member = work.members.get(incarnation)
+    if member is None or member.status is MemberStatus.GONE:
+        raise UnknownConsumer(incarnation)
+    if member.status is MemberStatus.BARRED:
+        raise NameTaken(member.name)
+    return member
+
+
+def _release(work: _Work, incarnation: str, lettings: Sequence[Letting]) -> list[ShardId]:
+    """Barred ones may release too: letting go is never refused. What is not theirs is passed over."""
+    let_go = []
+    for letting in lettings:
+        claim = _find_claim(work, letting.shard, incarnation)
+        if claim.owner != incarnation or claim.owner_epoch != letting.epoch:
+            continue  # A repeat, or it was taken away: it is not theirs, which is all they wanted.
+        if letting.checkpoint is not None and not claim.is_fenced:
+            claim = _saved(work, claim, letting.checkpoint)
+        work.note("released", claim, incarnation)
+        _free(work, claim)
+        let_go.append(claim.shard)
+    return let_go
+
+
+def _find_claim(work: _Work, shard: ShardId, incarnation: str) -> Claim:
+    if not 0 <= shard < len(work.claims):
+        raise NotOwner(shard=shard, consumer=work.name(incarnation) or incarnation, owner=None)
+    return work.claims[shard]
+
+
+def _saved(work: _Work, claim: Claim, checkpoint: int) -> Claim:
+    """The claim with its owner's last checkpoint."""
+    shard = work.shards[claim.shard]
+    if checkpoint < claim.checkpoint:
+        raise CheckpointBackwards(shard=claim.shard, offset=checkpoint, saved=claim.checkpoint)
+    if checkpoint > shard.next_offset:
+        raise OffsetOutOfRange(
+            stream=work.group.name, shard=claim.shard, offset=checkpoint, next_offset=shard.next_offset
+        )
+    return replace(claim, checkpoint=checkpoint)
+
+
+def _free(work: _Work, claim: Claim) -> None:
+    """The holder is gone from this shard: on to its end, its next consumer, its new beginning, or nobody."""
+    if claim.restart is not None:
+        _begin_anew(work, claim)
+        return
+    by = By.OWNER_GONE if claim.state is ALREADY_ALLOC else By.OWNER_GONE_IN_TRANSFER
+    if is_at_end(work.shards[claim.shard], claim.checkpoint):
+        _end(work, claim)
+    elif claim.state is TRANSFER and work.is_candidate(claim.next) and _may_grant(work):
+        assert claim.next is not None
+        work.grant(claim, claim.next, By.HANDED_OVER)
+    else:
+        work.claims[claim.shard] = vacated(moved(claim, by, NOT_ALLOC))
+
+
+def _begin_anew(work: _Work, claim: Claim) -> None:
+    assert claim.restart is not None
+    ended = machine.ended_shards(work.shards, work.claims)
+    waits = (
+        work.settings.in_order
+        and claim.is_bound
+        and any(parent not in ended for parent in work.shards[claim.shard].parents)
+    )
+    begun = vacated(moved(claim, By.ANEW, WAIT if waits else NOT_ALLOC))
+    work.claims[claim.shard] = replace(begun, checkpoint=claim.restart, restart=None)
+
+
+def _end(work: _Work, claim: Claim) -> None:
+    work.claims[claim.shard] = over = vacated(moved(claim, By.ENDED, OVER))
+    work.note("ended", over, claim.owner)
+
+
+def _leave(work: _Work, event: Leave) -> list[ShardId]:
+    member = work.members.get(event.incarnation)
+    if member is None or member.status is MemberStatus.GONE:
+        return []  # A repeat.
+    let_go = _release(work, event.incarnation, event.lettings)
+    work.note("left", consumer=event.incarnation)
+    rest = [claim.shard for claim in work.held_by(event.incarnation)]
+    _bury(work, member)
+    return [*let_go, *rest]
+
+
+def _expire(work: _Work, event: Expire) -> None:
+    """Only if the counter still stands where it stood when the watch ran out."""
+    member = work.members.get(event.incarnation)
+    if member is None or member.beat != event.beat or not is_dead(member):
+        return
+    work.note(
+        "expired",
+        consumer=event.incarnation,
+        detail=f"silent for its timeout of {member.timeout_ms / 1000:g} s",
+    )
+    _bury(work, member)
+
+
+def _bury(work: _Work, member: Member) -> None:
+    work.members[member.incarnation] = replace(member, status=MemberStatus.GONE)
+    for claim in work.held_by(member.incarnation):
+        _free(work, claim)
+
+
+def _rewind(work: _Work, event: Rewind) -> list[ShardId]:
+    """Forced checkpoints, and in an in-order group what follows for the shards that come after them."""
+    _follow_stream(work)  # A shard born since the last step can be named, too.
+    ended_before = machine.ended_shards(work.shards, work.claims)
+    for shard, offset in sorted(event.positions.items()):
+        claim = replace(work.claims[shard], epoch=work.next_epoch())
+        work.note("rewound", claim, claim.owner, f"{event.why}: from {claim.checkpoint} to {offset}")
+        if claim.owner is not None:
+            _ask_back(work, claim, restart=offset)
+        else:
+            work.claims[shard] = replace(claim, checkpoint=offset)
+    family = (
+        machine.lineage_of(work.shards, event.positions) if work.settings.in_order else set(event.positions)
+    )
+    read = []
+    for place in sorted(family):
+        claim = work.claims[place]
+        is_named = place in event.positions
+        if not is_named and (claim.checkpoint > 0 or claim.state is OVER):
+            read.append(claim.shard)
+        if claim.owner is not None:
+            if not is_named:
+                _ask_back(work, replace(claim, epoch=work.next_epoch()), restart=claim.checkpoint)
+        elif claim.state is not OVER or (is_named and not is_at_end(work.shards[place], claim.checkpoint)):
+            _restart_free(work, claim, ended_before)
+    return read
+
+
+def _ask_back(work: _Work, claim: Claim, restart: int) -> None:
+    """The lease ends: the owner is fenced at once, and the machine begins anew when it has let go."""
+    if claim.state is ALREADY_ALLOC:
+        claim = moved(claim, By.TAKEN_BACK, TRANSFER)
+    work.claims[claim.shard] = replace(claim, restart=restart)
+
+
+def _restart_free(work: _Work, claim: Claim, ended_before: set[ShardId]) -> None:
+    """A machine that nobody holds begins anew. Its parents, with smaller ids, did so before it."""
+    ended = machine.ended_shards(work.shards, work.claims) & ended_before
+    waits = (
+        work.settings.in_order
+        and claim.is_bound
+        and any(parent not in ended for parent in work.shards[claim.shard].parents)
+    )
+    if claim.state is OVER and not waits:
+        work.claims[claim.shard] = moved(claim, By.FORCED_BACK, NOT_ALLOC)
+        work.note("reopened", claim)
+    else:
+        work.claims[claim.shard] = moved(claim, By.ANEW, WAIT if waits else NOT_ALLOC)
+
+
+def _update(work: _Work, settings: GroupSettings) -> None:
+    if settings == work.settings:
+        return
+    if work.settings.in_order and not settings.in_order:
+        work.claims = [replace(claim, is_bound=False) if claim.is_bound else claim for claim in work.claims]
+    work.settings = settings
+    work.note("updated", detail=f"in_order={settings.in_order}, timeout={settings.timeout_ms / 1000:g} s")
+
+
+def _watch(work: _Work, elapsed_ms: int) -> None:
+    """Time passes for hand-overs that have a bound, and for a group that waits out a store's forgetting."""
+    work.distrust_ms = max(0, work.distrust_ms - _at_most_an_interval(work, None, elapsed_ms))
+    bound = work.settings.handover_timeout_ms
+    for claim in work.claims:
+        if claim.state is not TRANSFER or claim.owner is None or (bound is None and not claim.lapse_ms):
+            continue
+        waited = claim.handover_ms + _at_most_an_interval(work, claim.owner, elapsed_ms)
+        if claim.lapse_ms:
+            _lapse(work, claim, waited)
+        elif bound is not None and waited >= bound:
+            owner = work.members.get(claim.owner)
+            lapse = owner.timeout_ms if owner is not None else work.settings.timeout_ms
+            work.claims[claim.shard] = replace(claim, handover_ms=0, lapse_ms=lapse)
+            work.note("frozen", claim, claim.owner, f"has not let go within {bound / 1000:g} s")
+        else:
+            work.claims[claim.shard] = replace(claim, handover_ms=waited)
+
+
+def _at_most_an_interval(work: _Work, incarnation: str | None, elapsed_ms: int) -> int:
+    intervals = [
+        member.interval_ms
+        for key, member in work.members.items()
+        if member.is_watched and incarnation in {None, key}
+    ]
+    return max(0, min([elapsed_ms, *intervals]))
+
+
+def _lapse(work: _Work, claim: Claim, waited: int) -> None:
+    """The deadline that was no longer extended has passed: the owner holds it no more."""
+    if waited < claim.lapse_ms:
+        work.claims[claim.shard] = replace(claim, handover_ms=waited)
+        return
+    work.note("forced", claim, claim.owner, "its deadline passed after the hand-over timeout")
+    _free(work, claim)
+
+
+def _distrust(work: _Work, seen: int) -> None:
+    """The store forgot commits: wait until every deadline it forgot has passed, and jump over its epochs."""
+    if seen <= work.group.version:
+        return
+    longest = max([work.settings.timeout_ms, *(member.timeout_ms for member in work.members.values())])
+    work.distrust_ms = max(work.distrust_ms, longest)
+    work.epoch += EPOCH_JUMP
+    work.group = replace(work.group, version=seen)
+    for claim in work.claims:
+        if claim.owner is not None and claim.restart is None:
+            _ask_back(work, replace(claim, epoch=work.next_epoch()), restart=claim.checkpoint)
+    work.note("distrusted", detail=f"the store has forgotten commits up to version {seen}")
+
+
+# --- What follows from every event. -----------------------------------------------------------------
+
+
+def _follow_stream(work: _Work) -> None:
+    """Births, ends, and shards that need not wait any more. Parents come before children: one pass."""
+    ended: set[ShardId] = set()
+    for shard in work.shards:
+        if shard.id >= len(work.claims):
+            claim = machine.born(shard, 0, is_bound=work.settings.in_order, ended=ended)
+            work.claims.append(claim)
+            work.note("born", claim, detail=str(claim.state))
+        claim = work.claims[shard.id]
+        if claim.state is not OVER and claim.restart is None and is_at_end(shard, claim.checkpoint):
+            _end(work, claim)
+        elif claim.state is WAIT and (
+            not (work.settings.in_order and claim.is_bound)
+            or all(parent in ended for parent in shard.parents)
+        ):
+            work.claims[shard.id] = moved(claim, By.ANCESTORS_ENDED, NOT_ALLOC)
+        if work.claims[shard.id].state is OVER and all(parent in ended for parent in shard.parents):
+            ended.add(shard.id)
+
+
+def _may_grant(work: _Work) -> bool:
+    return work.distrust_ms == 0 and work.settings.rules == RULES
+
+
+def _assign(work: _Work, strategies: Strategies) -> None:
+    """Spread what can be consumed over the members, through `transfer` where someone holds it."""
+    strategy = strategies.get(work.settings.strategy)
+    candidates = {
+        member.name: key for key, member in work.members.items() if member.status is MemberStatus.ACTIVE
+    }
+    for claim in work.claims:
+        if claim.state is TRANSFER and claim.next is not None and not work.is_candidate(claim.next):
+            work.claims[claim.shard] = _without_next(work, claim)
+    if strategy is None or not _may_grant(work) or not candidates:
+        return
+    wanted = _wanted(work, strategy, sorted(candidates))
+    for shard, name in wanted.items():
+        _steer(work, work.claims[shard], candidates[name])
+
+
+def _without_next(work: _Work, claim: Claim) -> Claim:
+    """The one who was to have it is gone: the owner keeps it, unless it has to let go for another reason."""
+    if claim.restart is not None or claim.lapse_ms or not work.is_candidate(claim.owner):
+        return replace(claim, next=None)
+    return kept(claim)
+
+
+def _wanted(work: _Work, strategy: Strategy, names: list[str]) -> dict[ShardId, str]:
+    shards, held = [], {}
+    for claim in work.claims:
+        if claim.state not in machine.ASSIGNABLE:
+            continue
+        shards.append(claim.shard)
+        # By name: a restarted consumer has its shards meant for it again, once its old self has let go.
+        if (name := work.name(claim.intended)) is not None:
+            held[claim.shard] = name
+    return checked(work.settings.strategy, strategy(shards, names, held), shards, names)
+
+
+def _steer(work: _Work, claim: Claim, target: str) -> None:
+    match claim.state:
+        case ShardState.NOT_ALLOC:
+            work.grant(claim, target, By.ASSIGNED)
+        case ShardState.ALREADY_ALLOC if claim.owner != target:
+            asked = replace(moved(claim, By.TAKEN_BACK, TRANSFER), next=target)
+            work.claims[claim.shard] = asked
+            work.note("moving", asked, claim.owner, f"to {work.name(target)}")
+        case ShardState.TRANSFER if claim.owner == target and claim.restart is None and not claim.lapse_ms:
+            work.claims[claim.shard] = kept(claim)
+        case ShardState.TRANSFER if claim.next != target:
+            work.claims[claim.shard] = replace(claim, next=target)
+        case _:
+            pass
