@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
 from shoal.core.appending import Offer
+from shoal.core.checkpoint import Save
+from shoal.core.describing import GroupInfo
 from shoal.core.errors import ShoalError
+from shoal.core.group import Claim, Group, GroupSettings, Member, Note
+from shoal.core.holding import Assignment
+from shoal.core.membership import Beat
 from shoal.core.model import (
     Appended,
     Shard,
@@ -23,6 +28,8 @@ from shoal.core.model import (
     StreamStats,
     Trimmed,
 )
+from shoal.core.ownership import Forgotten, Letting
+from shoal.core.positions import Start
 from shoal.core.reading import BatchMeta, ReadLimits
 from shoal.core.retention import Cut, ShardFront
 from shoal.wire.batch import Batch
@@ -75,6 +82,20 @@ class Fetched:
     """Where the last batch is to be trimmed."""
 
 
+class ShardEnd(NamedTuple):
+    """Where a reader waits: the end of a shard, which rises with every append."""
+
+    stream_id: int
+    shard: ShardId
+
+
+class Fence(NamedTuple):
+    """What an owner shows to read: the group, and the epoch under which it holds the shard."""
+
+    group_id: int
+    epoch: int
+
+
 class CatalogStore(Protocol):
     """Keeps projects, streams and their shards."""
 
@@ -120,11 +141,16 @@ class LogStore(Protocol):
         """Store all that may be stored in one durable commit; an answer for each request, in order."""
 
     def fetch(
-        self, name: StreamName, stream_id: int, shard: ShardId, offset: int, limits: ReadLimits
+        self,
+        name: StreamName,
+        place: ShardEnd,
+        offset: int,
+        limits: ReadLimits,
+        fence: Fence | None = None,
     ) -> Fetched:
-        """Batches from `offset` on."""
+        """Batches from `offset` on. With a fence: only if the group's claim is still at that epoch."""
 
-    def ends(self, shards: Sequence[tuple[int, ShardId]]) -> Mapping[tuple[int, ShardId], tuple[int, bool]]:
+    def ends(self, shards: Sequence[ShardEnd]) -> Mapping[ShardEnd, tuple[int, bool]]:
         """For each (stream id, shard) that is there: its next offset, and whether it is open."""
 
     def batch_at(self, stream_id: int, shard: ShardId, offset: int) -> tuple[BatchMeta, int] | None:
@@ -142,17 +168,91 @@ class LogStore(Protocol):
         """Drop the numbering of producers that have been silent for long."""
 
 
+class MemberView(NamedTuple):
+    """Where a consumer waits: the version of its assignment."""
+
+    group_id: int
+    incarnation: str
+
+
+Place = ShardEnd | MemberView
+"""Where something can be waited for. Each has a number that rises, and may be over: closed, or gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Touch:
+    """A heartbeat, or an owner's checkpoints: what changes only rows of its own, and no decision."""
+
+    stream: StreamName
+    group_id: int
+    act: Beat | Sequence[Save]
+
+
+TouchAnswer = Assignment | Forgotten | int | ShoalError
+"""The answer to a heartbeat, or that it has seen more than the store remembers; of checkpoints, how many of
+them brought a closed shard to its end."""
+
+
+class GroupStore(Protocol):
+    """Keeps groups, their members and claims. Decides nothing: rules come from `core`."""
+
+    def create_group(self, stream: StreamInfo, group: Group, *, limit: int, now_ms: int) -> Group:
+        """Store a new group (its id is given here), or raise GroupExists or TooManyGroups."""
+
+    def list_groups(self, stream_id: int) -> list[Group]:
+        """The groups of a stream by name, without members and claims."""
+
+    def find_group(self, stream_id: int, name: str) -> Group | None:
+        """A group without its members and claims."""
+
+    def load_group(self, group_id: int) -> tuple[Group, StreamInfo] | None:
+        """A whole group and its stream, as of one moment."""
+
+    def save_group(self, before: Group, after: Group, notes: Sequence[Note], now_ms: int) -> bool:
+        """Save a step's outcome, unless anything that it was thought out from has changed: then False.
+
+        What `touch` and `add_watches` write is left alone.
+        """
+
+    def delete_group(self, group_id: int) -> None:
+        """Remove a group and all that belongs to it."""
+
+    def touch(self, touches: Sequence[Touch], now_ms: int) -> list[TouchAnswer]:
+        """Heartbeats and checkpoints, all in one durable commit; an answer for each."""
+
+    def load_claim(self, group_id: int, shard: ShardId) -> Claim | None:
+        """One claim as of now."""
+
+    def load_members(self, group_id: int) -> list[Member]:
+        """The members as of now."""
+
+    def add_watches(self, group_id: int, watches: Sequence[tuple[Member, Member]]) -> None:
+        """Save what an observer saw: each (before, after) only if the row is still as it was before."""
+
+    def is_unsettled(self, group_id: int) -> bool:
+        """Whether the stream has moved on since the group's last step: births, or ends that were reached."""
+
+    def has_timers(self, group_id: int) -> bool:
+        """Whether anything in the group waits for time to pass: a bounded hand-over, or distrust."""
+
+    def history(self, group_id: int, limit: int) -> list[tuple[int, Note]]:
+        """The last notes, oldest first, each with its time by the wall clock, in milliseconds."""
+
+    def claim_times(self, group_id: int) -> Mapping[ShardId, tuple[int, int | None]]:
+        """For people: since when each claim is in its state, and when its checkpoint was last saved."""
+
+
 class ChangeSignal(Protocol):
-    """Wakes those who wait for appends and shard changes, in this process and in others."""
+    """Wakes those who wait for appends, shard changes and assignments, in this process and in others."""
 
-    def wait(self, stream_id: int, shard: ShardId, beyond: int, timeout_s: float) -> None:
-        """Return when the shard may be past `beyond` or is closed, or after the timeout; or for nothing."""
+    def wait(self, place: Place, beyond: int, timeout_s: float) -> None:
+        """Return when the place may be past `beyond` or is over, or after the timeout; or for nothing."""
 
-    def ring(self, shards: Sequence[tuple[int, ShardId, int]]) -> None:
-        """Tell waiters in this process of new ends: (stream id, shard, next offset)."""
+    def ring(self, places: Sequence[tuple[Place, int]]) -> None:
+        """Tell waiters in this process how far places have come."""
 
 
-class Store(CatalogStore, LogStore, Protocol):
+class Store(CatalogStore, LogStore, GroupStore, Protocol):
     """A whole store."""
 
     @property
@@ -178,8 +278,74 @@ class Submission:
     sequence: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Newcomer:
+    """Who wants to be a member of a group."""
+
+    name: str
+    incarnation: str
+    interval_ms: int | None = None
+    """How often it beats; None is a quarter of the group's timeout."""
+    is_again: bool = False
+    """It was a member before, and was expired."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """A new member of a group, and what it counts by."""
+
+    group_id: int
+    stream_id: int
+    timeout_ms: int
+    interval_ms: int
+
+
+class GroupService(Protocol):
+    """Groups as clients see them. The first half is for people, the second for consumers."""
+
+    def create(self, name: StreamName, group: str, settings: GroupSettings, start: Start) -> GroupInfo: ...
+    def delete(self, name: StreamName, group: str, *, force: bool) -> None: ...
+    def list(self, name: StreamName) -> Sequence[Group]:
+        """The groups of a stream by name, without members and claims."""
+
+    def describe(self, name: StreamName, group: str) -> GroupInfo: ...
+    def update(
+        self, name: StreamName, group: str, change: Callable[[GroupSettings], GroupSettings]
+    ) -> GroupInfo: ...
+    def rewind(self, name: StreamName, group: str, start: Start, why: str) -> Sequence[ShardId]:
+        """Forced checkpoints; the descendants, in an in-order group, of which something had been read."""
+
+    def history(self, name: StreamName, group: str, limit: int) -> Sequence[tuple[int, Note]]: ...
+    def find(self, name: StreamName, group: str) -> Group:
+        """The group without members and claims, or UnknownGroup."""
+
+    def join(self, name: StreamName, group: str, newcomer: Newcomer) -> Joined:
+        """Become a member. What it is given, the first heartbeat tells."""
+
+    def beat(self, name: StreamName, group_id: int, beat: Beat) -> Assignment:
+        """Raise the counter, and learn the assignment as of that moment."""
+
+    def wait(self, group_id: int, incarnation: str, seen: int, timeout_s: float) -> None:
+        """Return when the assignment may be newer than `seen`, or after the timeout. Renews nothing."""
+
+    def save(self, name: StreamName, group_id: int, saves: Sequence[Save]) -> None:
+        """An owner's checkpoints: all, or none and an error."""
+
+    def retire(self, group_id: int, incarnation: str) -> None:
+        """Announce that the member will leave: it gets nothing new, and drains what it has."""
+
+    def release(self, group_id: int, incarnation: str, lettings: Sequence[Letting]) -> Sequence[ShardId]:
+        """Let go of shards, with their last checkpoints; those that were the member's to let go of."""
+
+    def leave(self, group_id: int, incarnation: str, lettings: Sequence[Letting]) -> None:
+        """Let go of everything."""
+
+
 class HubService(Protocol):
     """A hub as clients see it: in process, or remote. Names are parsed, data is in stored layout."""
+
+    @property
+    def groups(self) -> GroupService: ...
 
     def create_stream(self, name: StreamName, settings: StreamSettings, shards: int) -> StreamInfo: ...
     def describe_stream(self, name: StreamName) -> StreamInfo: ...
@@ -196,7 +362,9 @@ class HubService(Protocol):
     def append(self, stream: StreamInfo, batches: Sequence[Submission]) -> list[Appended | ShoalError]:
         """Store several batches, sharing one commit; an answer for each."""
 
-    def read(self, name: StreamName, shard: int, offset: int, limits: ReadLimits) -> Batch: ...
+    def read(
+        self, name: StreamName, shard: int, offset: int, limits: ReadLimits, fence: Fence | None = None
+    ) -> Batch: ...
     def offset_at(self, name: StreamName, shard: int, timestamp_ms: int) -> int: ...
     def stats(self, name: StreamName) -> StreamStats: ...
     def enforce_retention(self, name: StreamName | None) -> list[Trimmed]: ...

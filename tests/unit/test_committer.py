@@ -44,11 +44,11 @@ class Disk:
 
 def test_who_appends_while_a_commit_is_under_way_shares_the_next_one() -> None:
     disk = Disk()
-    committer = Committer(disk.commit)
+    committer = Committer(disk.commit, lambda request: len(request.payload))
     with ThreadPoolExecutor(20) as threads:
-        first = threads.submit(committer.append, [request(0)])
+        first = threads.submit(committer.commit, [request(0)])
         until(lambda: disk.commits == [[0]])
-        others = [threads.submit(committer.append, [request(i), request(i)]) for i in range(1, 15)]
+        others = [threads.submit(committer.commit, [request(i), request(i)]) for i in range(1, 15)]
         until(lambda: len(committer._waiting) == 14)
         disk.go.set()
         assert first.result(20) == [Appended(0, 0, 1)]
@@ -60,11 +60,11 @@ def test_who_appends_while_a_commit_is_under_way_shares_the_next_one() -> None:
 
 def test_a_commit_that_fails_fails_for_all_who_shared_it_and_the_next_goes_on() -> None:
     disk = Disk()
-    committer = Committer(disk.commit)
+    committer = Committer(disk.commit, lambda request: len(request.payload))
     with ThreadPoolExecutor(5) as threads:
-        first = threads.submit(committer.append, [request(0)])
+        first = threads.submit(committer.commit, [request(0)])
         until(lambda: disk.commits == [[0]])
-        others = [threads.submit(committer.append, [request(i)]) for i in range(1, 4)]
+        others = [threads.submit(committer.commit, [request(i)]) for i in range(1, 4)]
         until(lambda: len(committer._waiting) == 3)
         disk.fails = True
         disk.go.set()
@@ -72,17 +72,17 @@ def test_a_commit_that_fails_fails_for_all_who_shared_it_and_the_next_goes_on() 
             with pytest.raises(StoreUnavailable):
                 future.result(20)
         disk.fails = False
-        assert committer.append([request(9)]) == [Appended(9, 0, 1)]
+        assert committer.commit([request(9)]) == [Appended(9, 0, 1)]
 
 
 def test_a_commit_holds_no_more_requests_than_the_limit() -> None:
     disk = Disk()
-    committer = Committer(disk.commit)
+    committer = Committer(disk.commit, lambda request: len(request.payload))
     with ThreadPoolExecutor(5) as threads:
-        first = threads.submit(committer.append, [request(0)])
+        first = threads.submit(committer.commit, [request(0)])
         until(lambda: disk.commits == [[0]])
         half = [request(1)] * (COMMIT_REQUESTS_MAX // 2 + 1)
-        others = [threads.submit(committer.append, half) for _ in range(3)]
+        others = [threads.submit(committer.commit, half) for _ in range(3)]
         until(lambda: len(committer._waiting) == 3)
         disk.go.set()
         for future in [first, *others]:

@@ -80,9 +80,12 @@ def checked(strategy: str, answer: object, shards: Sequence[ShardId], members: M
         raise StrategyRefused(strategy, f"it left out the shards {lost[:5]}")
     if invented := sorted(str(shard) for shard in answer.keys() - wanted):
         raise StrategyRefused(strategy, f"it invented the shards {invented[:5]}")
-    if strangers := sorted({str(member) for member in answer.values()} - known):
+    # Looked at as it is, not as text: a number that reads like a name is no member.
+    if strangers := sorted(
+        {str(who) for who in answer.values() if not isinstance(who, str) or who not in known}
+    ):
         raise StrategyRefused(strategy, f"it gave shards to {strangers[:5]}, who are no members")
-    return dict(answer)
+    return {shard: answer[shard] for shard in shards}
 
 
 STRATEGIES: Final[dict[str, Strategy]] = {

@@ -255,7 +255,7 @@ class GroupInUse(ShoalError):
             f"group={group!r}: {len(consumers)} consumers use it ({', '.join(consumers[:5])}); "
             "stop them, or delete it with force=True"
         )
-        self.group, self.consumers = group, tuple(consumers)
+        self.group, self.consumers = group, consumers
 
 
 class UnknownConsumer(NotFound):

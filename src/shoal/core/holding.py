@@ -192,14 +192,18 @@ def _regranted(holding: Holding, granted: Sequence[Granted], deadline_ms: int) -
         for shard, lease in holding.leases.items()
         if shard not in leases or leases[shard].epoch != lease.epoch
     ]
-    after = replace(holding, leases=leases, released={**holding.released, **dict(again)})
+    released = dict(holding.released)
+    for shard, epoch in again:
+        released[shard] = max(epoch, released.get(shard, epoch))
+    after = replace(holding, leases=leases, released=released)
     return Answered(holding=after, opened=opened, closing=closing, lost=lost, release_again=again)
 
 
 def let_go(holding: Holding, shard: ShardId, epoch: int) -> Holding:
     """A release is about to be sent: whatever its answer, nothing is done under this epoch any more."""
     leases = {key: lease for key, lease in holding.leases.items() if (key, lease.epoch) != (shard, epoch)}
-    return replace(holding, leases=leases, released={**holding.released, shard: epoch})
+    highest = max(epoch, holding.released.get(shard, epoch))
+    return replace(holding, leases=leases, released={**holding.released, shard: highest})
 
 
 def may_act(holding: Holding, shard: ShardId, epoch: int, now_ms: int) -> bool:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import xxhash
 
-from shoal.core.errors import HeartbeatOutdated, InvalidInput, NameTaken, UnknownConsumer
-from shoal.core.group import GroupSettings, Member, MemberStatus
+from shoal.core.errors import HeartbeatOutdated, InvalidInput, NameTaken, NotOwner, UnknownConsumer
+from shoal.core.group import Claim, GroupSettings, Member, MemberStatus
 from shoal.core.limits import GONE_MEMBERS_KEPT
 from shoal.core.model import ShardId
 
@@ -54,6 +54,19 @@ def beaten(settings: GroupSettings, member: Member | None, beat: Beat) -> Member
     )
 
 
+def check_held(member: Member, held: Held, claims: Mapping[ShardId, Claim]) -> None:
+    """Refuse a report of shards that are not there, or of an epoch that was given to another or to nobody.
+
+    An epoch that lies behind is no fault: that shard was taken away, and the answer says so.
+    """
+    for shard, epoch in held.items():
+        claim = claims.get(shard)
+        if claim is None or epoch > claim.epoch:
+            raise NotOwner(shard=shard, consumer=member.name, owner=None)
+        if epoch == claim.epoch and claim.owner not in {None, member.incarnation}:
+            raise NotOwner(shard=shard, consumer=member.name, owner=claim.owner)
+
+
 def check_timing(settings: GroupSettings, timeout_ms: int, interval_ms: int, *, longest_ms: int = 0) -> None:
     """A consumer may count by a shorter timeout than the group's, or still by an older one, never by more."""
     if not 0 < timeout_ms <= max(settings.timeout_ms, longest_ms):
@@ -83,10 +96,12 @@ def is_dead(member: Member) -> bool:
     return member.is_watched and member.stood_ms >= member.timeout_ms
 
 
-def joined(
-    members: Mapping[str, Member], name: str, incarnation: str, timeout_ms: int, interval_ms: int
-) -> dict[str, Member]:
-    """The members with a new incarnation, which bars older ones of its name. A repeat changes nothing."""
+def joined(members: Mapping[str, Member], newcomer: Member, *, is_again: bool = False) -> dict[str, Member]:
+    """The members with a new incarnation, which bars older ones of its name. A repeat changes nothing.
+
+    One that comes back after it was expired (`is_again`) is not newer than who has its name by now.
+    """
+    name, incarnation = newcomer.name, newcomer.incarnation
     known = members.get(incarnation)
     if known is not None:
         if known.status is MemberStatus.GONE:
@@ -94,30 +109,35 @@ def joined(
         if known.status is MemberStatus.BARRED or known.name != name:
             raise NameTaken(name)
         return dict(members)
+    living = {MemberStatus.ACTIVE, MemberStatus.LEAVING}
+    if is_again and any(member.name == name and member.status in living for member in members.values()):
+        raise NameTaken(name)
     after = {
         key: replace(member, status=MemberStatus.BARRED)
-        if member.name == name and member.status in {MemberStatus.ACTIVE, MemberStatus.LEAVING}
+        if member.name == name and member.status in living
         else member
         for key, member in members.items()
     }
-    after[incarnation] = Member(
-        incarnation=incarnation, name=name, timeout_ms=timeout_ms, interval_ms=interval_ms
-    )
+    after[incarnation] = newcomer
     return after
 
 
-def pruned(members: Mapping[str, Member], owners: Iterable[str | None]) -> dict[str, Member]:
-    """Without barred ones that hold nothing any more, and without the oldest of those who are gone."""
+def departed(members: Mapping[str, Member], owners: Iterable[str | None]) -> dict[str, Member]:
+    """The members, of whom barred ones that hold nothing any more are gone."""
     holding = set(owners)
-    after = {
+    return {
         key: replace(member, status=MemberStatus.GONE)
         if member.status is MemberStatus.BARRED and key not in holding
         else member
         for key, member in members.items()
     }
+
+
+def pruned(members: Mapping[str, Member]) -> dict[str, Member]:
+    """Without those who have been gone for longest: by the version at which they went, which is stamped."""
     gone = sorted(
-        (member for member in after.values() if member.status is MemberStatus.GONE), key=lambda m: m.assigned
+        (member for member in members.values() if member.status is MemberStatus.GONE),
+        key=lambda member: member.assigned,
     )
-    for member in gone[: max(0, len(gone) - GONE_MEMBERS_KEPT)]:
-        del after[member.incarnation]
-    return after
+    forgotten = {member.incarnation for member in gone[: max(0, len(gone) - GONE_MEMBERS_KEPT)]}
+    return {key: member for key, member in members.items() if key not in forgotten}

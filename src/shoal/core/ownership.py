@@ -40,7 +40,7 @@ from shoal.core.group import (
     ShardState,
 )
 from shoal.core.limits import EPOCH_JUMP
-from shoal.core.membership import check_timing, is_dead, joined, pruned
+from shoal.core.membership import check_timing, departed, is_dead, joined, pruned
 from shoal.core.model import Shard, ShardId
 
 Strategies = Mapping[str, Strategy]
@@ -54,6 +54,8 @@ class Join:
     incarnation: str
     timeout_ms: int
     interval_ms: int
+    is_again: bool = False
+    """The consumer was a member before, and was expired. It takes nobody's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,16 +239,19 @@ class _Work:
     def finished(self) -> Group:
         """The group after the step; the version rises only if something changed."""
         group = self.group
-        members = pruned(self.members, (claim.owner for claim in self.claims))
+        members = departed(self.members, (claim.owner for claim in self.claims))
         touched: set[str | None] = set()
-        before = group.claims
-        for place, claim in enumerate(self.claims):
-            if place >= len(before) or claim is not before[place]:
-                touched |= {claim.owner, before[place].owner if place < len(before) else None}
+        before = [*group.claims, *[None] * (len(self.claims) - len(group.claims))]
+        changed = [
+            (old, new) for old, new in zip(before, self.claims, strict=True) if new is not old and new != old
+        ]
+        for old, new in changed:
+            if old is None or _as_answered(old) != _as_answered(new):
+                touched |= {new.owner, None if old is None else old.owner}
         if self.settings != group.settings:
             touched |= members.keys()
         is_same = (
-            not touched
+            not changed
             and members == group.members
             and self.settings == group.settings
             and (self.epoch, self.distrust_ms) == (group.epoch, group.distrust_ms)
@@ -262,10 +267,15 @@ class _Work:
             version=version,
             epoch=self.epoch,
             settings=self.settings,
-            members=members,
+            members=pruned(members),
             claims=tuple(self.claims),
             distrust_ms=self.distrust_ms,
         )
+
+
+def _as_answered(claim: Claim) -> tuple[str | None, int, ShardState, bool]:
+    """What the owner is told of it. Its watches and who is next are none of that."""
+    return (claim.owner, claim.owner_epoch, claim.state, claim.is_extended)
 
 
 # --- Events. ----------------------------------------------------------------------------------------
@@ -274,7 +284,13 @@ class _Work:
 def _join(work: _Work, event: Join) -> None:
     if event.incarnation not in work.members:
         check_timing(work.settings, event.timeout_ms, event.interval_ms)
-    after = joined(work.members, event.name, event.incarnation, event.timeout_ms, event.interval_ms)
+    newcomer = Member(
+        incarnation=event.incarnation,
+        name=event.name,
+        timeout_ms=event.timeout_ms,
+        interval_ms=event.interval_ms,
+    )
+    after = joined(work.members, newcomer, is_again=event.is_again)
     for key, member in after.items():
         if key in work.members and member.status is not work.members[key].status:
             work.note("barred", consumer=key, detail="a newer process has joined under its name")
@@ -369,6 +385,7 @@ def _leave(work: _Work, event: Leave) -> list[ShardId]:
     member = work.members.get(event.incarnation)
     if member is None or member.status is MemberStatus.GONE:
         return []  # A repeat.
+    work.members[event.incarnation] = replace(member, status=MemberStatus.GONE)  # So that nothing comes back.
     let_go = _release(work, event.incarnation, event.lettings)
     work.note("left", consumer=event.incarnation)
     rest = [claim.shard for claim in work.held_by(event.incarnation)]
@@ -413,11 +430,13 @@ def _rewind(work: _Work, event: Rewind) -> list[ShardId]:
     for place in sorted(family):
         claim = work.claims[place]
         is_named = place in event.positions
-        if not is_named and (claim.checkpoint > 0 or claim.state is OVER):
+        if not is_named and claim.checkpoint > 0:  # An empty one may be over, and was never read.
             read.append(claim.shard)
         if claim.owner is not None:
             if not is_named:
-                _ask_back(work, replace(claim, epoch=work.next_epoch()), restart=claim.checkpoint)
+                # A forced checkpoint that still waits for the owner to let go is not forgotten.
+                restart = claim.checkpoint if claim.restart is None else claim.restart
+                _ask_back(work, replace(claim, epoch=work.next_epoch()), restart=restart)
         elif claim.state is not OVER or (is_named and not is_at_end(work.shards[place], claim.checkpoint)):
             _restart_free(work, claim, ended_before)
     return read
@@ -448,6 +467,7 @@ def _restart_free(work: _Work, claim: Claim, ended_before: set[ShardId]) -> None
 def _update(work: _Work, settings: GroupSettings) -> None:
     if settings == work.settings:
         return
+    _follow_stream(work)  # What was born before is not bound by what is said now.
     if work.settings.in_order and not settings.in_order:
         work.claims = [replace(claim, is_bound=False) if claim.is_bound else claim for claim in work.claims]
     work.settings = settings

@@ -1,4 +1,4 @@
-"""Concurrent appends share one commit.
+"""Concurrent requests share one commit: appends, or heartbeats and checkpoints.
 
 One thread commits, and only while there is something to commit. While a commit is being synced, the next
 group gathers by itself. Callers only wait, so that one who is interrupted leaves nothing half done: what it
@@ -11,36 +11,39 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from shoal.core.errors import StoreUnavailable
 from shoal.core.limits import COMMIT_BYTES_MAX, COMMIT_REQUESTS_MAX
 from shoal.forks import renew_in_child
-from shoal.ports import AppendAnswer, AppendRequest
 
-Commit = Callable[[Sequence[AppendRequest], int], list[AppendAnswer]]
+Request = TypeVar("Request")
+Answer = TypeVar("Answer")
 
 
-class Committer:
-    """Gathers appends into commits.
+class Committer(Generic[Request, Answer]):
+    """Gathers requests into commits. `size` is what a request brings of a commit's bytes.
 
     Writer and reader of the fields: any thread, under `_changed`. A forked child begins anew.
     """
 
-    def __init__(self, commit: Commit) -> None:
+    def __init__(
+        self, commit: Callable[[Sequence[Request], int], list[Answer]], size: Callable[[Request], int]
+    ) -> None:
         self._commit = commit
+        self._size = size
         self.renew()
         renew_in_child(self)
 
     def renew(self) -> None:
         """See Renewed."""
         self._changed = threading.Condition()
-        self._waiting: deque[_Ticket] = deque()
+        self._waiting: deque[_Ticket[Request, Answer]] = deque()
         self._thread: threading.Thread | None = None
 
-    def append(self, requests: Sequence[AppendRequest]) -> list[AppendAnswer]:
-        """Store the requests durably, together with whatever else waits, and return their answers."""
-        ticket = _Ticket(requests)
+    def commit(self, requests: Sequence[Request]) -> list[Answer]:
+        """Carry out the requests durably, together with whatever else waits, and return their answers."""
+        ticket: _Ticket[Request, Answer] = _Ticket(requests, sum(map(self._size, requests)))
         with self._changed:
             self._waiting.append(ticket)
             self._changed.notify()
@@ -66,7 +69,7 @@ class Committer:
             if group:
                 self._settle(group)
 
-    def _settle(self, group: list[_Ticket]) -> None:
+    def _settle(self, group: list[_Ticket[Request, Answer]]) -> None:
         """One commit for the group, and an answer or an error for each."""
         try:
             flat = [request for ticket in group for request in ticket.requests]
@@ -84,9 +87,9 @@ class Committer:
             for ticket in group:
                 ticket.settled.set()
 
-    def _gather(self) -> list[_Ticket]:
+    def _gather(self) -> list[_Ticket[Request, Answer]]:
         """As many as fit one commit, and at least one if there is any."""
-        group: list[_Ticket] = []
+        group: list[_Ticket[Request, Answer]] = []
         requests = size = 0
         while self._waiting:
             requests += len(self._waiting[0].requests)
@@ -97,16 +100,16 @@ class Committer:
         return group
 
 
-class _Ticket:
+class _Ticket(Generic[Request, Answer]):
     """One caller's requests. Written by the committing thread before `settled`, read by the caller after."""
 
     __slots__ = ("answers", "error", "requests", "settled", "size")
 
-    def __init__(self, requests: Sequence[AppendRequest]) -> None:
+    def __init__(self, requests: Sequence[Request], size: int) -> None:
         self.requests = requests
-        self.size = sum(len(request.payload) for request in requests)
+        self.size = size
         self.settled = threading.Event()
-        self.answers: list[AppendAnswer] = []
+        self.answers: list[Answer] = []
         self.error: BaseException | None = None
 
 

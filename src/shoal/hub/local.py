@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from shoal.core.appending import Offer, check_batch
+from shoal.core.balance import Strategy
 from shoal.core.checking import is_whole
 from shoal.core.errors import InvalidInput, OffsetExpired, ShardClosed, ShoalError, UnknownStream
-from shoal.core.limits import BATCH_BYTES_MAX, PRODUCER_STATE_KEPT_MS, RETRIES_MAX
+from shoal.core.limits import BATCH_BYTES_MAX, GROUPS_PER_STREAM, PRODUCER_STATE_KEPT_MS, RETRIES_MAX
 from shoal.core.lineage import find_shard
 from shoal.core.model import (
     Appended,
@@ -31,12 +33,24 @@ from shoal.core.retention import plan_cuts
 from shoal.core.timeline import find_offset
 from shoal.forks import renew_in_child
 from shoal.hub.committer import Committer
+from shoal.hub.groups import LocalGroups
 from shoal.hub.keeper import Keeper
-from shoal.ports import AppendAnswer, AppendRequest, ShardGone, ShardShut, Store, Submission
+from shoal.ports import (
+    AppendAnswer,
+    AppendRequest,
+    Fence,
+    ShardEnd,
+    ShardGone,
+    ShardShut,
+    Store,
+    Submission,
+)
 from shoal.wire.batch import Batch
 from shoal.wire.fitting import check_row_sizes
 from shoal.wire.layout import Layout
 from shoal.wire.timestamps import batch_timestamps, top_timestamp
+
+_log: Final = logging.getLogger("shoal.hub")
 
 KEEPER_INTERVAL_S: Final = 30.0
 ENCODERS: Final = max(2, os.cpu_count() or 2)
@@ -46,9 +60,19 @@ ENCODERS: Final = max(2, os.cpu_count() or 2)
 class LocalHub:
     """See HubService."""
 
-    def __init__(self, store: Store, *, keeper_interval_s: float = KEEPER_INTERVAL_S) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        keeper_interval_s: float = KEEPER_INTERVAL_S,
+        strategies: Mapping[str, Strategy] | None = None,
+        groups_per_stream: int = GROUPS_PER_STREAM,
+    ) -> None:
         self._store = store
-        self._committer = Committer(store.append)
+        self.groups = LocalGroups(
+            store, self._offset_at, strategies=strategies, groups_per_stream=groups_per_stream
+        )
+        self._committer = Committer(store.append, lambda request: len(request.payload))
         self._streams: dict[StreamName, StreamInfo] = {}
         self._layouts: dict[int, Layout] = {}
         self._keeper_interval_s = keeper_interval_s
@@ -88,12 +112,10 @@ class LocalHub:
         )
 
     def split_shard(self, name: StreamName, shard: int, at: int | None) -> StreamInfo:
-        return self._store.change_shards(
-            name, lambda now: split(now.shards, find_shard(now, shard), at, _now_ms())
-        )
+        return self._change_shards(name, lambda now: split(now.shards, find_shard(now, shard), at, _now_ms()))
 
     def merge_shards(self, name: StreamName, left: int, right: int | None) -> StreamInfo:
-        return self._store.change_shards(
+        return self._change_shards(
             name,
             lambda now: merge(
                 now.shards,
@@ -104,7 +126,16 @@ class LocalHub:
         )
 
     def reshard(self, name: StreamName, count: int) -> StreamInfo:
-        return self._store.change_shards(name, lambda now: reshard(now.shards, count, _now_ms()))
+        return self._change_shards(name, lambda now: reshard(now.shards, count, _now_ms()))
+
+    def _change_shards(self, name: StreamName, rule: Callable[[StreamInfo], tuple[Shard, ...]]) -> StreamInfo:
+        after = self._store.change_shards(name, rule)
+        try:
+            self.groups.follow(after)
+        except ShoalError as error:
+            # The shards have changed all the same; whoever watches the groups lets them know.
+            _log.warning("groups of %s: %s", name, error)
+        return after
 
     # --- Records. ---
 
@@ -115,14 +146,14 @@ class LocalHub:
         with self._encoders:
             prepared = [self._prepare(stream, submission) for submission in batches]
         requests = [request for request in prepared if isinstance(request, AppendRequest)]
-        answers = iter(self._committer.append(requests) if requests else ())
+        answers = iter(self._committer.commit(requests) if requests else ())
         answered = [
             (request, next(answers)) if isinstance(request, AppendRequest) else (None, request)
             for request in prepared
         ]
         self._store.signal.ring(
             [
-                (request.stream_id, request.shard, answer.next_offset)
+                (ShardEnd(request.stream_id, request.shard), answer.next_offset)
                 for request, answer in answered
                 if request is not None and isinstance(answer, Appended)
             ]
@@ -134,14 +165,17 @@ class LocalHub:
             for submission, (_, answer) in zip(batches, answered, strict=True)
         ]
 
-    def read(self, name: StreamName, shard: int, offset: int, limits: ReadLimits) -> Batch:
+    def read(
+        self, name: StreamName, shard: int, offset: int, limits: ReadLimits, fence: Fence | None = None
+    ) -> Batch:
         """See HubService."""
         deadline = time.monotonic() + limits.wait_s
         offset = whole_offset(offset)
         stream = self._stream(name, shard)
         while True:
             try:
-                fetched = self._store.fetch(name, stream.id, find_shard(stream, shard).id, offset, limits)
+                place = ShardEnd(stream.id, find_shard(stream, shard).id)
+                fetched = self._store.fetch(name, place, offset, limits, fence)
             except UnknownStream:
                 # It was deleted, or deleted and made again, since we looked: look again, once.
                 fresh = self.describe_stream(name)
@@ -152,7 +186,7 @@ class LocalHub:
             left_s = deadline - time.monotonic()
             if fetched.batches or not fetched.shard.is_open or left_s <= 0:
                 break
-            self._store.signal.wait(stream.id, fetched.shard.id, offset, left_s)
+            self._store.signal.wait(ShardEnd(stream.id, fetched.shard.id), offset, left_s)
         layout = self._layout(stream)
         chunks = []
         for stored in fetched.batches:
@@ -182,7 +216,7 @@ class LocalHub:
     def _offset_at(self, stream: StreamInfo, shard: Shard, timestamp_ms: int) -> int:
         def timestamps(base_offset: int) -> Sequence[int]:
             limits = ReadLimits(max_bytes=BATCH_BYTES_MAX * 2)
-            fetched = self._store.fetch(stream.full_name, stream.id, shard.id, base_offset, limits)
+            fetched = self._store.fetch(stream.full_name, ShardEnd(stream.id, shard.id), base_offset, limits)
             first = fetched.batches[0]
             return batch_timestamps(self._layout(stream).decode(first.layout, first.payload))
 
@@ -224,6 +258,7 @@ class LocalHub:
         """See HubService."""
         if self._keeper is not None:
             self._keeper.stop()
+        self.groups.close()
         self._store.close()
 
     def renew(self) -> None:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from shoal import Hub, Record, Shard
 
@@ -18,12 +18,12 @@ UNTIL_S: Final = 20.0
 _PAUSE_S: Final = 0.005
 
 
-def read_shard(hub: Hub, stream: str, shard: int, **limits: int) -> list[Record]:
+def read_shard(hub: Hub, stream: str, shard: int, **limits: Any) -> list[Record]:
     """Every kept record of a shard, in order; offsets are checked to be dense on the way."""
     return _read(hub, stream, hub.describe_stream(stream).shards[shard], **limits)
 
 
-def _read(hub: Hub, stream: str, info: Shard, **limits: int) -> list[Record]:
+def _read(hub: Hub, stream: str, info: Shard, **limits: Any) -> list[Record]:
     shard, offset = info.id, info.first_offset
     found: list[Record] = []
     while True:

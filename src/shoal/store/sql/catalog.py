@@ -84,11 +84,7 @@ class SQLCatalog:
     def load_stream_by_id(self, stream_id: int) -> StreamInfo | None:
         """See CatalogStore."""
         with self._database.read() as connection:
-            query = select(tables.streams).where(
-                tables.streams.c.id == stream_id, tables.streams.c.is_deleted == 0
-            )
-            row = connection.execute(query).one_or_none()
-            return None if row is None else _infos(connection, [row])[0]
+            return load_by_id(connection, stream_id)
 
     def list_streams(self, project: str | None) -> list[StreamInfo]:
         """See CatalogStore."""
@@ -160,6 +156,7 @@ class SQLCatalog:
             # Without its shards no append can land in it any more.
             connection.execute(delete(tables.shards).where(tables.shards.c.stream_id == stream.id))
             connection.execute(delete(tables.producers).where(tables.producers.c.stream_id == stream.id))
+            _delete_groups(connection, stream.id)
             self._database.dialect.announce(connection, [stream.id])
 
     def sweep(self) -> bool:
@@ -187,6 +184,22 @@ class SQLCatalog:
                     )
                 )
         return True
+
+
+def _delete_groups(connection: Connection, stream_id: int) -> None:
+    groups = tables.groups.c
+    of_stream = select(groups.id).where(groups.stream_id == stream_id)
+    ids = list(connection.execute(of_stream).scalars())
+    for table in (tables.claims, tables.members, tables.notes):
+        connection.execute(delete(table).where(table.c.group_id.in_(ids)))
+    connection.execute(delete(tables.groups).where(groups.id.in_(ids)))
+
+
+def load_by_id(connection: Connection, stream_id: int) -> StreamInfo | None:
+    """The stream of this id, within a transaction."""
+    query = select(tables.streams).where(tables.streams.c.id == stream_id, tables.streams.c.is_deleted == 0)
+    row = connection.execute(query).one_or_none()
+    return None if row is None else _infos(connection, [row])[0]
 
 
 def _has_project(connection: Connection, project: str) -> bool:
@@ -260,7 +273,7 @@ SHARD_COLUMNS: Final = (
 """What `shard_of` looks at."""
 
 
-def shard_of(row: Row[Any]) -> Shard:
+def shard_of(row: Any) -> Shard:
     """A row of the shard table as a value."""
     return Shard(
         id=ShardId(row.shard),

@@ -14,23 +14,34 @@ from sqlalchemy import and_, bindparam, case, delete, func, insert, select, upda
 from sqlalchemy.engine import Connection
 
 from shoal.core.appending import Closed, ProducerState, Refuse, Repeat, ShardTail, Store, decide
+from shoal.core.checkpoint import check_fence
 from shoal.core.errors import StoreCorrupt, UnknownStream
 from shoal.core.limits import OFFSET_MAX, READ_BATCHES_MAX, RETENTION_BATCHES_PER_STEP
 from shoal.core.model import Appended, ShardId, ShardStatus, StreamInfo, StreamName, StreamStats
 from shoal.core.reading import BatchMeta, ReadLimits, ReadPlan, check_offset, plan_read
 from shoal.core.retention import Cut, ShardFront
 from shoal.core.statistics import stream_stats
-from shoal.ports import AppendAnswer, AppendRequest, Fetched, ShardGone, ShardShut, StoredBatch
+from shoal.ports import (
+    AppendAnswer,
+    AppendRequest,
+    Fence,
+    Fetched,
+    ShardEnd,
+    ShardGone,
+    ShardShut,
+    StoredBatch,
+)
 from shoal.store.sql import tables
 from shoal.store.sql.catalog import SHARD_COLUMNS, shard_of
 from shoal.store.sql.database import Database
 from shoal.store.sql.prepared import PreparedSelect
 
-Place = tuple[int, ShardId]
+Where = tuple[int, ShardId]
 
 _shards = tables.shards.c
 _batches = tables.batches.c
 _producers = tables.producers.c
+_claims = tables.claims.c
 
 
 class SQLLog:
@@ -51,10 +62,19 @@ class SQLLog:
         return answers
 
     def fetch(
-        self, name: StreamName, stream_id: int, shard: ShardId, offset: int, limits: ReadLimits
+        self,
+        name: StreamName,
+        place: ShardEnd,
+        offset: int,
+        limits: ReadLimits,
+        fence: Fence | None = None,
     ) -> Fetched:
         """See LogStore."""
+        stream_id, shard = place
         with self._database.read() as connection:
+            if fence is not None:
+                claims = _CLAIM.rows(connection, {"group": fence.group_id, "at": shard})
+                check_fence(claims[0] if claims else None, shard, fence.epoch)
             where = {"stream": stream_id, "at": shard, "offset": max(0, min(offset, OFFSET_MAX))}
             front = _FRONT.rows(connection, where)
             if not front:
@@ -74,15 +94,15 @@ class SQLLog:
                 )
         return Fetched(shard=found, batches=[_stored(row) for row in rows], end=plan.end)
 
-    def ends(self, shards: Sequence[Place]) -> Mapping[Place, tuple[int, bool]]:
+    def ends(self, shards: Sequence[ShardEnd]) -> Mapping[ShardEnd, tuple[int, bool]]:
         """See LogStore."""
-        found: dict[Place, tuple[int, bool]] = {}
+        found: dict[ShardEnd, tuple[int, bool]] = {}
         with self._database.read() as connection:
             for stream_id, wanted in _by_stream(shards):
                 rows = connection.execute(_ENDS, {"stream": stream_id, "wanted": wanted})
                 for row in rows:
                     is_open = row.status == ShardStatus.OPEN
-                    found[stream_id, ShardId(row.shard)] = (row.next_offset, is_open)
+                    found[ShardEnd(stream_id, ShardId(row.shard))] = (row.next_offset, is_open)
         return found
 
     def batch_at(self, stream_id: int, shard: ShardId, offset: int) -> tuple[BatchMeta, int] | None:
@@ -150,7 +170,7 @@ class _Writes:
 
     def __init__(self) -> None:
         self.batches: list[dict[str, Any]] = []
-        self.tails: dict[Place, ShardTail] = {}
+        self.tails: dict[Where, ShardTail] = {}
         self.producers: dict[tuple[int, ShardId, str], tuple[ProducerState, bool]] = {}
 
     def save(self, connection: Connection, now_ms: int) -> None:
@@ -191,7 +211,7 @@ class _Writes:
 
 def _append_one(
     request: AppendRequest,
-    tails: dict[Place, ShardTail],
+    tails: dict[Where, ShardTail],
     known: dict[tuple[int, ShardId, str], ProducerState],
     writes: _Writes,
     now_ms: int,
@@ -256,7 +276,7 @@ def _stored(row: Any) -> StoredBatch:
     )
 
 
-def _by_stream(places: Iterable[Place]) -> list[tuple[int, list[ShardId]]]:
+def _by_stream(places: Iterable[Where]) -> list[tuple[int, list[ShardId]]]:
     """Places grouped by stream, all in one fixed order, so that two commits never wait for each other."""
     grouped: dict[int, set[ShardId]] = {}
     for stream_id, shard in places:
@@ -264,8 +284,8 @@ def _by_stream(places: Iterable[Place]) -> list[tuple[int, list[ShardId]]]:
     return [(stream_id, sorted(grouped[stream_id])) for stream_id in sorted(grouped)]
 
 
-def _load_tails(connection: Connection, places: Iterable[Place]) -> dict[Place, ShardTail]:
-    tails: dict[Place, ShardTail] = {}
+def _load_tails(connection: Connection, places: Iterable[Where]) -> dict[Where, ShardTail]:
+    tails: dict[Where, ShardTail] = {}
     for stream_id, wanted in _by_stream(places):
         for row in connection.execute(_TAILS, {"stream": stream_id, "wanted": wanted}):
             tails[stream_id, ShardId(row.shard)] = ShardTail(
@@ -338,6 +358,11 @@ _META_COLUMNS = (
     _batches.appended_ms,
 )
 _FEW = 4
+_CLAIM = PreparedSelect(
+    select(_claims.shard, _claims.epoch, _claims.owner, _claims.owner_epoch).where(
+        _claims.group_id == bindparam("group"), _claims.shard == bindparam("at")
+    )
+)
 _ENDS = select(_shards.shard, _shards.next_offset, _shards.status).where(
     _shards.stream_id == bindparam("stream"), _shards.shard.in_(bindparam("wanted", expanding=True))
 )

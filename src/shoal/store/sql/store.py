@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 
 from shoal.core.errors import StoreBusy
 from shoal.core.limits import RETRIES_MAX
+from shoal.ports import MemberView, Place, ShardEnd
 from shoal.store.sql.catalog import SQLCatalog
 from shoal.store.sql.database import Database
 from shoal.store.sql.dialects import dialect_for
+from shoal.store.sql.groups import SQLGroups
 from shoal.store.sql.log import SQLLog
 from shoal.store.sql.migration import migrate
+from shoal.store.sql.touches import SQLTouches
 from shoal.store.sql.watch import Watch
 
 
-class SQLStore(SQLCatalog, SQLLog):
-    """See Store. Catalogue and log share one database, so that a split and an append meet in one row."""
+class SQLStore(SQLCatalog, SQLLog, SQLGroups, SQLTouches):
+    """See Store. All of it shares one database, so that a split and an append meet in one row."""
 
     def __init__(self, database: Database) -> None:
         SQLCatalog.__init__(self, database)
         SQLLog.__init__(self, database)
+        SQLGroups.__init__(self, database)
+        SQLTouches.__init__(self, database)
         self._database = database
-        self.signal = Watch(database, self)
+        self.signal = Watch(database, self._look)
 
     @classmethod
     def open(cls, url: str, *, durable: bool = True) -> SQLStore:
@@ -38,6 +44,16 @@ class SQLStore(SQLCatalog, SQLLog):
     def description(self) -> str:
         """See Store."""
         return self._database.dialect.description
+
+    def _look(self, places: Sequence[Place]) -> Mapping[Place, tuple[int, bool]]:
+        ends = [place for place in places if isinstance(place, ShardEnd)]
+        views = [place for place in places if isinstance(place, MemberView)]
+        found: dict[Place, tuple[int, bool]] = {}
+        if ends:
+            found |= {place: end for place, end in self.ends(ends).items()}  # noqa: C416 - for the keys' type
+        if views:
+            found |= {place: end for place, end in self.assigned(views).items()}  # noqa: C416
+        return found
 
     def close(self) -> None:
         """See Store."""

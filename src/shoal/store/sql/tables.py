@@ -153,9 +153,93 @@ producers: Final = Table(
 )
 producers_by_time: Final = Index("shoal_producer_seen", producers.c.seen_ms)
 
+groups: Final = Table(
+    "shoal_group",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("stream_id", _Id, nullable=False),
+    Column("name", _Name, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("in_order", SmallInteger, nullable=False),
+    Column("timeout_ms", BigInteger, nullable=False),
+    Column("handover_timeout_ms", BigInteger),
+    Column("coordination", String(16), nullable=False),
+    Column("delivery", String(16), nullable=False),
+    Column("strategy", _Name, nullable=False),
+    Column("rules", Integer, nullable=False),
+    Column("distrust_ms", BigInteger, nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    UniqueConstraint("stream_id", "name", name="shoal_group_name"),
+    sqlite_autoincrement=True,
+    **_BYTEWISE,
+)
+
+members: Final = Table(
+    "shoal_member",
+    metadata,
+    Column("group_id", _Id, primary_key=True, autoincrement=False),
+    Column("incarnation", String(64), primary_key=True),
+    Column("name", _Name, nullable=False),
+    Column("status", String(8), nullable=False),
+    Column("beat", BigInteger, nullable=False),
+    Column("timeout_ms", BigInteger, nullable=False),
+    Column("interval_ms", BigInteger, nullable=False),
+    Column("stood_ms", BigInteger, nullable=False),
+    Column("assigned", BigInteger, nullable=False),
+    Column("held", BigInteger, nullable=False),
+    Column("joined_ms", BigInteger, nullable=False),
+    **_BYTEWISE,
+)
+
+claims: Final = Table(
+    "shoal_claim",
+    metadata,
+    Column("group_id", _Id, primary_key=True, autoincrement=False),
+    Column("shard", Integer, primary_key=True, autoincrement=False),
+    Column("state", String(16), nullable=False),
+    Column("checkpoint", BigInteger, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("owner", String(64)),
+    Column("owner_epoch", BigInteger, nullable=False),
+    Column("next_owner", String(64)),
+    Column("is_bound", SmallInteger, nullable=False),
+    Column("restart", BigInteger),
+    Column("handover_ms", BigInteger, nullable=False),
+    Column("lapse_ms", BigInteger, nullable=False),
+    # Wall clocks, for people to read.
+    Column("since_ms", BigInteger, nullable=False),
+    Column("saved_ms", BigInteger),
+    **_BYTEWISE,
+)
+claims_by_owner: Final = Index("shoal_claim_owner", claims.c.group_id, claims.c.owner)
+
+notes: Final = Table(
+    "shoal_group_note",
+    metadata,
+    Column("group_id", _Id, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("consumer", _Name),
+    Column("shard", Integer),
+    Column("epoch", BigInteger),
+    Column("detail", Text, nullable=False),
+    **_BYTEWISE,
+)
+
+sequences: Final = Table(
+    "shoal_sequence",
+    metadata,
+    Column("name", String(32), primary_key=True),
+    Column("value", BigInteger, nullable=False),
+    **_BYTEWISE,
+)
+
 MIGRATIONS: Final[Sequence[Sequence[Table]]] = (
     (projects, streams, shards, batches),
     (producers,),
+    (groups, members, claims, notes, sequences),
 )
 """What each version added, from version 1 on. A released entry is never changed; a new one is appended."""
 

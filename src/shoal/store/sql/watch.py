@@ -1,7 +1,7 @@
-"""Wakes those who wait for a shard to grow or close. One thread for all waiters, while there are any.
+"""Wakes those who wait for a shard to grow or close, or for an assignment. One thread, while anyone waits.
 
-An append in this process rings its waiters directly. For appends of other processes the thread waits for a
-hint from the database, looks at the ends of the shards that are waited for, and rings those that moved.
+A change in this process rings its waiters directly. For changes by other processes the thread waits for a
+hint from the database, looks at the places that are waited for, and rings those that moved.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from shoal.core.errors import HubClosed, StoreError
-from shoal.core.model import ShardId
 from shoal.core.reading import has_moved
 from shoal.forks import renew_in_child
+from shoal.ports import Place
 from shoal.store.sql.database import Database
 from shoal.store.sql.dialects.dialect import Hints
-from shoal.store.sql.log import Place, SQLLog
+
+Look = Callable[[Sequence[Place]], Mapping[Place, tuple[int, bool]]]
+"""How far places have come, and whether they can rise further; those that are gone are left out."""
 
 _log: Final = logging.getLogger("shoal.store.watch")
 
@@ -35,9 +37,9 @@ class Watch:
     Writer and reader of the fields: any thread, under `_lock`. A forked child begins anew.
     """
 
-    def __init__(self, database: Database, log: SQLLog) -> None:
+    def __init__(self, database: Database, look: Look) -> None:
         self._database = database
-        self._store_log = log
+        self._places_now = look
         self.renew()
         renew_in_child(self)
 
@@ -49,9 +51,9 @@ class Watch:
         self._is_listening = threading.Event()
         self._is_closed = False
 
-    def wait(self, stream_id: int, shard: ShardId, beyond: int, timeout_s: float) -> None:
+    def wait(self, place: Place, beyond: int, timeout_s: float) -> None:
         """See ChangeSignal."""
-        place, waiter = (stream_id, shard), _Waiter(beyond)
+        waiter = _Waiter(beyond)
         deadline = time.monotonic() + timeout_s
         with self._lock:
             if self._is_closed:
@@ -73,14 +75,14 @@ class Watch:
                 if not self._waiters[place]:
                     del self._waiters[place]
 
-    def ring(self, shards: Sequence[tuple[int, ShardId, int]]) -> None:
+    def ring(self, places: Sequence[tuple[Place, int]]) -> None:
         """See ChangeSignal."""
         if not self._waiters:
             return
         with self._lock:
-            for stream_id, shard, next_offset in shards:
-                for waiter in self._waiters.get((stream_id, shard), ()):
-                    if next_offset > waiter.beyond:
+            for place, number in places:
+                for waiter in self._waiters.get(place, ()):
+                    if number > waiter.beyond:
                         waiter.woken.set()
 
     def close(self) -> None:
@@ -93,8 +95,7 @@ class Watch:
             thread.join(_LISTEN_S)
 
     def _has_moved(self, place: Place, beyond: int) -> bool:
-        end = self._store_log.ends([place]).get(place)
-        return has_moved(end, beyond)
+        return has_moved(self._places_now([place]).get(place), beyond)
 
     def _run(self) -> None:
         hints = self._database.dialect.hints(self._database.engine)
@@ -133,7 +134,7 @@ class Watch:
 
     def _wake_moved(self, places: list[Place]) -> bool:
         try:
-            ends = self._store_log.ends(places)
+            ends = self._places_now(places)
         except StoreError:
             self._wake_all()
             raise

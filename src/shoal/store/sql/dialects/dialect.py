@@ -60,8 +60,8 @@ class Dialect(ABC):
     def begin_write(self, connection: Connection) -> None:  # noqa: B027 - the driver begins by itself
         """Begin a transaction that will write, waiting for other writers within a bound."""
 
-    def announce(self, connection: Connection, streams: Sequence[int]) -> None:  # noqa: B027 - not all can
-        """Inside a transaction: tell waiting processes that these streams will have changed."""
+    def announce(self, connection: Connection, topics: Sequence[object]) -> None:  # noqa: B027 - not all can
+        """Inside a transaction: tell waiting processes that these streams or groups will have changed."""
 
     def payload(self, connection: Connection, handle: Any) -> bytes:
         """The payload of a batch, of what `tables.payload_handle` gave in the same transaction."""

@@ -69,10 +69,10 @@ class Postgres(Dialect):
         """One moment for several statements."""
         connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
 
-    def announce(self, connection: Connection, streams: Sequence[int]) -> None:
-        """One notification for each stream; the server drops equal ones within a transaction."""
-        for stream in streams:
-            connection.execute(text(f"SELECT pg_notify('{CHANNEL}', :stream)"), {"stream": str(stream)})
+    def announce(self, connection: Connection, topics: Sequence[object]) -> None:
+        """One notification for each topic; the server drops equal ones within a transaction."""
+        for topic in topics:
+            connection.execute(text(f"SELECT pg_notify('{CHANNEL}', :topic)"), {"topic": str(topic)})
 
     def hints(self, engine: Engine) -> Hints:
         return _Listener(engine)

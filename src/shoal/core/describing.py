@@ -1,0 +1,155 @@
+"""A group as people want to see it: who holds what, how far behind, who is waited for. Decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shoal.core.group import Claim, Group, GroupSettings, MemberStatus, ShardState
+from shoal.core.lineage import ancestors
+from shoal.core.model import ShardId, StreamInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberInfo:
+    """A consumer of a group."""
+
+    name: str
+    incarnation: str
+    status: MemberStatus
+    shards: int
+    silent_ms: int
+    """How long its counter has stood still, as far as anyone has watched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupShard:
+    """A shard as one group sees it."""
+
+    id: ShardId
+    state: ShardState
+    owner: str | None
+    """The consumer that holds it, by name."""
+    next: str | None
+    """The consumer that gets it next."""
+    epoch: int
+    checkpoint: int
+    lag: int
+    """Records that are still to come."""
+    lag_s: float
+    """How long ago the first of them was appended; 0.0 if there is none."""
+    since_ms: int
+    """When it came into its state, by the wall clock of whoever saw to it."""
+    waiting_for: str = ""
+    """What has to happen before it can go on; empty if nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupInfo:
+    """A group as of one moment."""
+
+    stream: str
+    name: str
+    state: str
+    """`empty` without members, `moving` while a shard changes hands, otherwise `stable`."""
+    version: int
+    settings: GroupSettings
+    members: tuple[MemberInfo, ...]
+    shards: tuple[GroupShard, ...]
+    lag: int
+    created_ms: int
+
+    @property
+    def in_order(self) -> bool:
+        return self.settings.in_order
+
+    @property
+    def timeout(self) -> float:
+        """In seconds."""
+        return self.settings.timeout_ms / 1000
+
+
+def described(
+    group: Group,
+    stream: StreamInfo,
+    since_ms: Mapping[ShardId, int],
+    oldest_ms: Mapping[ShardId, int],
+    now_ms: int,
+) -> GroupInfo:
+    """`oldest_ms` holds, for shards that lag, when the first record to come was appended."""
+    names = {key: member.name for key, member in group.members.items()}
+    held: dict[str | None, int] = {}
+    for claim in group.claims:
+        held[claim.owner] = held.get(claim.owner, 0) + 1
+    shards = tuple(
+        GroupShard(
+            id=claim.shard,
+            state=claim.state,
+            owner=names.get(claim.owner or "", claim.owner),
+            next=names.get(claim.next or "", claim.next),
+            epoch=claim.epoch,
+            checkpoint=claim.checkpoint,
+            lag=_lag(claim, stream),
+            lag_s=max(0.0, (now_ms - oldest_ms[claim.shard]) / 1000) if claim.shard in oldest_ms else 0.0,
+            since_ms=since_ms.get(claim.shard, group.created_ms),
+            waiting_for=_waiting_for(group, claim, stream, names),
+        )
+        for claim in group.claims
+    )
+    members = tuple(
+        MemberInfo(
+            name=member.name,
+            incarnation=key,
+            status=member.status,
+            shards=held.get(key, 0),
+            silent_ms=member.stood_ms,
+        )
+        for key, member in sorted(group.members.items(), key=lambda item: item[1].name)
+        if member.status is not MemberStatus.GONE
+    )
+    return GroupInfo(
+        stream=str(stream.full_name),
+        name=group.name,
+        state=_state(group),
+        version=group.version,
+        settings=group.settings,
+        members=members,
+        shards=shards,
+        lag=sum(shard.lag for shard in shards),
+        created_ms=group.created_ms,
+    )
+
+
+def _lag(claim: Claim, stream: StreamInfo) -> int:
+    """Records that retention took are not to come any more."""
+    shard = stream.shards[claim.shard]
+    position = claim.checkpoint if claim.restart is None else claim.restart
+    return shard.next_offset - max(position, shard.first_offset) if position <= shard.next_offset else 0
+
+
+def _state(group: Group) -> str:
+    if not any(member.status is not MemberStatus.GONE for member in group.members.values()):
+        return "empty"
+    unsettled = {ShardState.TRANSFER, ShardState.NOT_ALLOC}
+    return "moving" if any(claim.state in unsettled for claim in group.claims) else "stable"
+
+
+def _waiting_for(group: Group, claim: Claim, stream: StreamInfo, names: Mapping[str, str]) -> str:
+    match claim.state:
+        case ShardState.WAIT:
+            states = {other.shard: other.state for other in group.claims}
+            open_ones = [
+                shard
+                for shard in ancestors(stream.shards, claim.shard)
+                if states[shard] is not ShardState.OVER
+            ]
+            return f"its ancestors {open_ones} to end"
+        case ShardState.NOT_ALLOC:
+            if group.distrust_ms:
+                return "the time that the store may have forgotten to pass"
+            return "a consumer to join"
+        case ShardState.TRANSFER:
+            owner = names.get(claim.owner or "", claim.owner)
+            return f"{owner} to let go of it" + (", its deadline is running out" if claim.lapse_ms else "")
+        case _:
+            return ""

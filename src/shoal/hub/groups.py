@@ -1,0 +1,368 @@
+"""Groups in this process: load, step, save, ring. And the watch: who serves a member looks after the others.
+
+Invariant: a group changes only by `core.ownership.step`, saved by compare-and-set on its version; nothing is
+locked while it is thought out.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from shoal.core.balance import STRATEGIES, Strategy
+from shoal.core.checkpoint import Save
+from shoal.core.claims import born
+from shoal.core.describing import GroupInfo, described
+from shoal.core.errors import GroupInUse, HubClosed, ShoalError, StoreBusy, StrategyRefused, UnknownGroup
+from shoal.core.group import Group, GroupSettings, Member, Note, ShardState, check_settings
+from shoal.core.holding import Assignment
+from shoal.core.limits import STEP_TRIES_MAX
+from shoal.core.membership import Beat, is_dead, watched
+from shoal.core.model import Shard, ShardId, StreamInfo, StreamName
+from shoal.core.ownership import (
+    Event,
+    Expire,
+    Forgotten,
+    Join,
+    Leave,
+    Letting,
+    Release,
+    Retire,
+    Rewind,
+    Stepped,
+    Sync,
+    Update,
+    Watched,
+    step,
+)
+from shoal.core.positions import Start, resolved
+from shoal.forks import renew_in_child
+from shoal.hub.committer import Committer
+from shoal.ports import Joined, MemberView, Newcomer, Store, Touch, TouchAnswer
+
+_log: Final = logging.getLogger("shoal.hub.groups")
+
+
+class LocalGroups:
+    """See GroupService."""
+
+    def __init__(
+        self,
+        store: Store,
+        offset_at: Callable[[StreamInfo, Shard, int], int],
+        *,
+        strategies: Mapping[str, Strategy] | None = None,
+        groups_per_stream: int,
+    ) -> None:
+        self._store = store
+        self._offset_at = offset_at
+        self._strategies: dict[str, Strategy] = {**STRATEGIES, **(strategies or {})}
+        self._limit = groups_per_stream
+        self._committer: Committer[Touch, TouchAnswer] = Committer(store.touch, lambda _: 0)
+        self._watch = _Watch(store, self._step)
+        self.renew()
+        renew_in_child(self)
+
+    def renew(self) -> None:
+        """See Renewed."""
+        self._locks: dict[int, threading.Lock] = {}
+
+    # --- Groups. ---
+
+    def create(self, name: StreamName, group: str, settings: GroupSettings, start: Start) -> GroupInfo:
+        """See GroupService."""
+        check_settings(settings)
+        if settings.strategy not in self._strategies:
+            raise StrategyRefused(
+                settings.strategy,
+                f"not known; one of {', '.join(sorted(self._strategies))}, or name it in connect()",
+            )
+        stream = self._store.load_stream(name)
+        positions = resolved(stream, start, lambda shard, ms: self._offset_at(stream, shard, ms))
+        ended: set[ShardId] = set()
+        claims = []
+        for shard in stream.shards:
+            claim = born(
+                shard, positions.get(shard.id, shard.first_offset), is_bound=settings.in_order, ended=ended
+            )
+            if claim.state is ShardState.OVER and all(parent in ended for parent in shard.parents):
+                ended.add(shard.id)
+            claims.append(claim)
+        made = self._store.create_group(
+            stream,
+            Group(id=0, stream_id=stream.id, name=group, settings=settings, claims=tuple(claims)),
+            limit=self._limit,
+            now_ms=_now_ms(),
+        )
+        return self._described(made, stream)
+
+    def delete(self, name: StreamName, group: str, *, force: bool) -> None:
+        """See GroupService."""
+        found = self.find(name, group)
+        users = sorted({member.name for member in self._store.load_members(found.id)})
+        if users and not force:
+            raise GroupInUse(group=group, consumers=users)
+        self._store.delete_group(found.id)
+
+    def list(self, name: StreamName) -> Sequence[Group]:
+        """See GroupService."""
+        return self._store.list_groups(self._store.load_stream(name).id)
+
+    def describe(self, name: StreamName, group: str) -> GroupInfo:
+        """See GroupService."""
+        loaded = self._store.load_group(self.find(name, group).id)
+        if loaded is None:
+            raise UnknownGroup(stream=str(name), group=group)
+        return self._described(*loaded)
+
+    def update(
+        self, name: StreamName, group: str, change: Callable[[GroupSettings], GroupSettings]
+    ) -> GroupInfo:
+        """See GroupService."""
+        found = self.find(name, group)
+        self._step(found.id, Update(settings=check_settings(change(found.settings))))
+        return self.describe(name, group)
+
+    def rewind(self, name: StreamName, group: str, start: Start, why: str) -> Sequence[ShardId]:
+        """See GroupService."""
+        found = self.find(name, group)
+        stream = self._store.load_stream(name)
+        positions = resolved(stream, start, lambda shard, ms: self._offset_at(stream, shard, ms))
+        return self._step(found.id, Rewind(positions=positions, why=why)).had_been_read
+
+    def history(self, name: StreamName, group: str, limit: int) -> Sequence[tuple[int, Note]]:
+        """See GroupService."""
+        return self._store.history(self.find(name, group).id, limit)
+
+    def find(self, name: StreamName, group: str) -> Group:
+        """See GroupService."""
+        found = self._store.find_group(self._store.load_stream(name).id, group)
+        if found is None:
+            raise UnknownGroup(stream=str(name), group=group)
+        return found
+
+    # --- Members. ---
+
+    def join(self, name: StreamName, group: str, newcomer: Newcomer) -> Joined:
+        """See GroupService."""
+        found = self.find(name, group)
+        timeout_ms = found.settings.timeout_ms
+        event = Join(
+            name=newcomer.name,
+            incarnation=newcomer.incarnation,
+            timeout_ms=timeout_ms,
+            interval_ms=newcomer.interval_ms or max(1, timeout_ms // 4),
+            is_again=newcomer.is_again,
+        )
+        self._step(found.id, event)
+        self._watch.serve(found.id, timeout_ms)
+        return Joined(
+            group_id=found.id, stream_id=found.stream_id, timeout_ms=timeout_ms, interval_ms=event.interval_ms
+        )
+
+    def beat(self, name: StreamName, group_id: int, beat: Beat) -> Assignment:
+        """See GroupService."""
+        self._watch.serve(group_id, beat.timeout_ms)
+        touch = Touch(stream=name, group_id=group_id, act=beat)
+        answer = self._touch(touch)
+        if isinstance(answer, Forgotten):
+            self._step(group_id, answer)
+            answer = self._touch(touch)
+        assert isinstance(answer, Assignment)
+        return answer
+
+    def wait(self, group_id: int, incarnation: str, seen: int, timeout_s: float) -> None:
+        """See GroupService."""
+        self._store.signal.wait(MemberView(group_id, incarnation), seen, timeout_s)
+
+    def save(self, name: StreamName, group_id: int, saves: Sequence[Save]) -> None:
+        """See GroupService."""
+        if not saves:
+            return
+        if self._touch(Touch(stream=name, group_id=group_id, act=saves)):
+            self._step(group_id, Sync())
+
+    def retire(self, group_id: int, incarnation: str) -> None:
+        """See GroupService."""
+        self._step(group_id, Retire(incarnation=incarnation))
+
+    def release(self, group_id: int, incarnation: str, lettings: Sequence[Letting]) -> Sequence[ShardId]:
+        """See GroupService."""
+        return self._step(group_id, Release(incarnation=incarnation, lettings=lettings)).let_go
+
+    def leave(self, group_id: int, incarnation: str, lettings: Sequence[Letting]) -> None:
+        """See GroupService."""
+        self._step(group_id, Leave(incarnation=incarnation, lettings=lettings))
+
+    def follow(self, stream: StreamInfo) -> None:
+        """The stream was split or merged: let its groups know."""
+        for group in self._store.list_groups(stream.id):
+            self._step(group.id, Sync())
+
+    def close(self) -> None:
+        """End the watch."""
+        self._watch.stop()
+
+    # --- Steps. ---
+
+    def _touch(self, touch: Touch) -> TouchAnswer:
+        (answer,) = self._committer.commit([touch])
+        if isinstance(answer, ShoalError):
+            raise answer
+        return answer
+
+    def _step(self, group_id: int, event: Event, at_version: int | None = None) -> Stepped:
+        """Load, think, save; again if another process was faster. Steps of this process take turns."""
+        with self._locks.setdefault(group_id, threading.Lock()):
+            for attempt in range(STEP_TRIES_MAX):
+                loaded = self._store.load_group(group_id)
+                if loaded is None:
+                    raise UnknownGroup(stream="?", group=str(group_id))
+                group, stream = loaded
+                if at_version is not None and group.version != at_version:
+                    return Stepped(group=group)
+                stepped = step(group, event, stream.shards, self._strategies)
+                if stepped.group is group:
+                    return stepped
+                if self._store.save_group(group, stepped.group, stepped.notes, _now_ms()):
+                    self._ring(stepped.group)
+                    return stepped
+                time.sleep(random.uniform(0, 0.002 * min(attempt + 1, 10)))
+        raise StoreBusy(f"group {group_id} changes faster than we can follow", 0.0)
+
+    def _ring(self, group: Group) -> None:
+        self._store.signal.ring(
+            [
+                (MemberView(group.id, key), member.assigned)
+                for key, member in group.members.items()
+                if member.assigned == group.version
+            ]
+        )
+
+    def _described(self, group: Group, stream: StreamInfo) -> GroupInfo:
+        oldest: dict[ShardId, int] = {}
+        for claim in group.claims:
+            shard = stream.shards[claim.shard]
+            position = max(claim.checkpoint, shard.first_offset)
+            if position < shard.next_offset:
+                found = self._store.batch_at(stream.id, shard.id, position)
+                if found is not None:
+                    oldest[shard.id] = found[0].appended_ms
+        since = {shard: times[0] for shard, times in self._store.claim_times(group.id).items()}
+        return described(group, stream, since, oldest, _now_ms())
+
+
+@dataclass(slots=True)
+class _Served:
+    """A group that someone in this process is a member of, as the watch saw it last."""
+
+    used_s: float
+    timeout_s: float
+    members: Sequence[Member] = ()
+    version: int = -1
+    read_s: float = 0.0
+    pause_s: float = field(default=0.5)
+
+
+class _Watch:
+    """Looks after the members of the groups that this process serves, while it serves any.
+
+    Times are of the clock that stands still in suspend: what this process slept through, it did not watch.
+    Writer of the fields: any thread, under `_lock`; what is in a `_Served`, only the thread.
+    """
+
+    def __init__(self, store: Store, step_group: Callable[..., Stepped]) -> None:
+        self._store = store
+        self._step = step_group
+        self.renew()
+        renew_in_child(self)
+
+    def renew(self) -> None:
+        """See Renewed."""
+        self._lock = threading.Lock()
+        self._served: dict[int, _Served] = {}
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+
+    def serve(self, group_id: int, timeout_ms: int) -> None:
+        """A member of this group has spoken through us."""
+        with self._lock:
+            served = self._served.get(group_id)
+            if served is None:
+                self._served[group_id] = _Served(time.monotonic(), timeout_ms / 1000)
+            else:
+                served.used_s, served.timeout_s = time.monotonic(), timeout_ms / 1000
+            if self._thread is None and not self._stop.is_set():
+                self._thread = threading.Thread(target=self._run, name="shoal-group-watch", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """Let the thread end."""
+        self._stop.set()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(5)
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                now = time.monotonic()
+                for group_id in [
+                    key for key, one in self._served.items() if now - one.used_s > one.timeout_s * 2
+                ]:
+                    del self._served[group_id]
+                if not self._served or self._stop.is_set():
+                    self._thread = None
+                    return
+                served = list(self._served.items())
+            for group_id, one in served:
+                try:
+                    self._look(group_id, one)
+                except HubClosed:
+                    return
+                except ShoalError as error:
+                    # The store may be away. What was not watched counts for nothing: begin anew.
+                    one.members, one.version = (), -1
+                    _log.warning("watching group %s: %s", group_id, error)
+                except Exception:  # noqa: BLE001 - a thread's top: watching must not end with one fault
+                    one.members, one.version = (), -1
+                    _log.exception("watching group %s failed", group_id)
+            self._stop.wait(min(one.pause_s for _, one in served))
+
+    def _look(self, group_id: int, one: _Served) -> None:
+        """Add the time since the last look to whoever has not moved; then look again, and bury the dead."""
+        elapsed_ms = int((time.monotonic() - one.read_s) * 1000)
+        if one.members and elapsed_ms > 0:
+            self._store.add_watches(
+                group_id, [(member, watched(member, elapsed_ms)) for member in one.members]
+            )
+        one.version = self._pass_time(group_id, one.version, elapsed_ms)
+        one.members = self._store.load_members(group_id)
+        one.read_s = time.monotonic()
+        one.pause_s = max(0.02, min([2000, *(member.interval_ms for member in one.members)]) / 2000)
+        for member in one.members:
+            if is_dead(member):
+                self._step(group_id, Expire(incarnation=member.incarnation, beat=member.beat))
+        if self._store.is_unsettled(group_id):
+            self._step(group_id, Sync())
+
+    def _pass_time(self, group_id: int, version: int, elapsed_ms: int) -> int:
+        """Where time itself moves something (a bounded hand-over, a store's forgetting), let it pass.
+
+        Only if the group is as it was at the last look; the version that it has now.
+        """
+        if not self._store.has_timers(group_id):
+            return -1
+        if version >= 0 and elapsed_ms > 0:
+            return self._step(group_id, Watched(elapsed_ms=elapsed_ms), version).group.version
+        loaded = self._store.load_group(group_id)
+        return -1 if loaded is None else loaded[0].version
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
