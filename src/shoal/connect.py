@@ -107,6 +107,11 @@ class Hub:
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
         self._memberships: weakref.WeakSet[Membership] = weakref.WeakSet()
 
+    @property
+    def service(self) -> HubService:
+        """What this object talks to: for those who speak its calls themselves."""
+        return self._service
+
     # --- Streams. ---
 
     def create_stream(

@@ -216,6 +216,8 @@ class Membership:
             self._holding, beat = asked(self._holding, boot_ms())
         answer = self._groups.beat(self.stream, self._group_id, beat)
         self._apply(answer)
+        if self._holding.group_timeout_ms is not None:
+            return  # The group counts by another timeout now: state it at once.
         left_s = self._holding.interval_ms / 1000 - (time.monotonic() - began)
         if left_s > 0 and not self._stop.is_set():
             self._groups.wait(self._group_id, self._holding.incarnation, self._holding.seen, left_s)

@@ -18,6 +18,8 @@ class MemberInfo:
     incarnation: str
     status: MemberStatus
     shards: int
+    timeout_ms: int
+    """What it counts its deadline by."""
     silent_ms: int
     """How long its counter has stood still, as far as anyone has watched."""
 
@@ -102,6 +104,7 @@ def described(
             incarnation=key,
             status=member.status,
             shards=held.get(key, 0),
+            timeout_ms=member.timeout_ms,
             silent_ms=member.stood_ms,
         )
         for key, member in sorted(group.members.items(), key=lambda item: item[1].name)

@@ -214,4 +214,10 @@ def check_settings(settings: GroupSettings) -> GroupSettings:
         raise InvalidInput(
             "in_order", True, "consumers that share a shard cannot keep its order; set in_order=False"
         )
+    if settings.delivery is not Delivery.EXCLUSIVE:
+        raise InvalidInput("delivery", settings.delivery.value, "this version knows exclusive groups only")
+    if settings.coordination is not Coordination.COORDINATED:
+        raise InvalidInput(
+            "coordination", settings.coordination.value, "this version knows coordinated groups only"
+        )
     return settings

@@ -297,7 +297,7 @@ def ended(row: LeaseRow) -> LeaseRow:
 def saved(row: LeaseRow | None, shard: Shard, holder: str, epoch: int, offset: int) -> LeaseRow:
     """The row with its owner's checkpoint, or why it does not count."""
     row = fenced(row, shard.id, holder, epoch)
-    _check_offset(row, shard, offset)
+    check_offset(row, shard, offset)
     return replace(
         row,
         revision=row.revision + 1,
@@ -321,13 +321,13 @@ def released(
     """The row without its owner, with the last checkpoint; None if it is not theirs to let go of.
 
     Letting go is never refused: a repeat, and a row that was taken away, are what they wanted. After a reset
-    the fenced owner still lets go, but its checkpoint does not count.
+    the fenced owner still lets go, but its checkpoint does not count. A checkpoint was checked when it was
+    sent first (`check_offset`); a repeat may meet a later save, or come with an older look at the shard.
     """
     if row is None or row.consumer_owner != holder or row.owner_epoch != epoch:
         return None
     if offset is not None and not row.is_fenced:
-        _check_offset(row, shard, offset)
-        row = replace(row, checkpoint=offset)
+        row = replace(row, checkpoint=max(row.checkpoint, offset))
     return replace(
         row,
         revision=row.revision + 1,
@@ -342,7 +342,8 @@ def released(
     )
 
 
-def _check_offset(row: LeaseRow, shard: Shard, offset: int) -> None:
+def check_offset(row: LeaseRow, shard: Shard, offset: int) -> None:
+    """A checkpoint goes forward, and not past the end."""
     if offset < row.checkpoint:
         raise CheckpointBackwards(shard=row.shard, offset=offset, saved=row.checkpoint)
     if offset > shard.next_offset:

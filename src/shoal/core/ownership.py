@@ -520,8 +520,12 @@ def _distrust(work: _Work, seen: int) -> None:
     work.epoch += EPOCH_JUMP
     work.group = replace(work.group, version=seen)
     for claim in work.claims:
+        # Free ones, too: an epoch that was given and forgotten must lie behind, not ahead.
+        raised = replace(claim, epoch=work.next_epoch())
         if claim.owner is not None and claim.restart is None:
-            _ask_back(work, replace(claim, epoch=work.next_epoch()), restart=claim.checkpoint)
+            _ask_back(work, raised, restart=claim.checkpoint)
+        else:
+            work.claims[claim.shard] = raised
     work.note("distrusted", detail=f"the store has forgotten commits up to version {seen}")
 
 

@@ -1,197 +1,144 @@
-"""The consumer's side of leased groups: what one incarnation holds, until when, and what it must let go of.
+"""The consumer's side of one lease of a leased group: its deadline, and what an answer makes of it.
 
 Times are the consumer's own, of a clock that goes on in suspend. A deadline counts from when the renewal was
-*asked*, as in `holding`, whose leases these are. A renewal that was refused is looked up: the row may still be
-ours (someone watched it, or asked it back, or our own write had landed and its answer was lost), and then the
-renewal is tried again on what was found; otherwise the shard is lost.
+*asked*, and is shorter than the timeout stated with it, so that it has passed here before anyone can have
+watched it pass there. A change that was refused is looked up: the row may still be ours (someone watched it,
+or asked it back, or our own write had landed and its answer was lost), and then it is tried again on what was
+found; otherwise the shard is lost.
 
-Invariant: a lease acts only under the epoch it was given, before its deadline, and never after its release.
+Invariant: a lease acts only under the epoch it was given, and before its deadline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from shoal.core.holding import Holding, Lease, asked, let_go
+from shoal.core.holding import Lease
 from shoal.core.lease import Change, ChangeKind, LeaseRow, fenced, released, renewed, saved, usable_ms
-from shoal.core.model import Shard, ShardId
+from shoal.core.model import Shard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A lease, and its row as the holder knows it."""
+
+    lease: Lease
+    row: LeaseRow
+
+    @property
+    def holder(self) -> str:
+        assert self.row.consumer_owner is not None
+        return self.row.consumer_owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Letting:
-    """A release that was sent: it is sent again as long as the row is there."""
+    """A release that was sent. It is sent again as long as the row says otherwise."""
 
     epoch: int
     checkpoint: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hand:
-    """The leases of one incarnation, and their rows as it knows them."""
-
-    holding: Holding
-    rows: Mapping[ShardId, LeaseRow] = field(default_factory=dict)
-    lettings: Mapping[ShardId, Letting] = field(default_factory=dict)
-
-    @property
-    def incarnation(self) -> str:
-        return self.holding.incarnation
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What the consumer learns."""
-
-    hand: Hand
-    opened: Sequence[Lease] = ()
-    closing: Sequence[Lease] = ()
-    """To be drained, saved and released. It may be told several times."""
-    lost: Sequence[Lease] = ()
-    """Not ours any more: nothing may be saved."""
-    again: Change | None = None
-    """To be tried at once: the row has changed since, and is still ours."""
-
-
-def renewals(hand: Hand, now_ms: int) -> tuple[Hand, list[Change]]:
-    """One round: every lease is renewed, those being drained too, so that nobody thinks us dead.
-
-    A round that states a shorter timeout shortens what is held at once, and the answers to earlier rounds
-    extend nothing any more.
-    """
-    holding, beat = asked(hand.holding, now_ms)
-    changes = [
-        Change(
-            kind=ChangeKind.RENEW,
-            old=hand.rows[shard],
-            new=renewed(hand.rows[shard], beat.timeout_ms, beat.interval_ms),
-            asked_ms=now_ms,
-            number=beat.number,
-        )
-        for shard in holding.leases
-    ]
-    return replace(hand, holding=holding), changes
-
-
-def adoption(hand: Hand, row: LeaseRow, now_ms: int) -> Change | None:
-    """What to do about a row that says it is ours while we know nothing of it.
-
-    A take whose answer was lost is simply renewed: from then on it has a deadline. What we have released, or
-    what was reset under us meanwhile, is let go of.
-    """
-    if row.consumer_owner != hand.incarnation or row.shard in hand.rows:
-        return None
-    if row.owner_epoch > hand.holding.released.get(row.shard, 0) and not row.is_fenced and not row.lapse_ms:
-        after = renewed(row, hand.holding.timeout_ms, hand.holding.interval_ms)
-        return Change(kind=ChangeKind.RENEW, old=row, new=after, asked_ms=now_ms)
-    return None
-
-
-def learned(hand: Hand, shard: ShardId, row: LeaseRow | None) -> Told:
-    """A row as it was read."""
-    lease, known = hand.holding.leases.get(shard), hand.rows.get(shard)
-    if lease is None or known is None:
-        return Told(hand=hand)
-    if row is not None and (row.born, row.revision) < (known.born, known.revision):
-        return Told(hand=hand)  # It was read before our own last write.
-    if row is None or row.consumer_owner != hand.incarnation or row.owner_epoch != lease.epoch:
-        return Told(hand=_without(hand, shard), lost=(lease,))
-    lease = replace(
-        lease,
-        is_wanted=row.lease_owner == hand.incarnation and not row.is_fenced,
-        is_extended=row.is_extended,
-    )
-    return Told(hand=_with(hand, row, lease), closing=() if lease.is_wanted else (lease,))
-
-
-def landed(hand: Hand, change: Change) -> Told:
-    """A take, a renewal or a save of ours is in."""
+def opened(change: Change) -> Held:
+    """A take that is in, or the renewal of one whose answer was lost."""
     row = change.new
     assert isinstance(row, LeaseRow)
+    lease = Lease(
+        shard=row.shard,
+        epoch=row.owner_epoch,
+        checkpoint=row.checkpoint,
+        deadline_ms=change.asked_ms + usable_ms(row.timeout_ms),
+    )
+    return _seen(Held(lease=lease, row=row), row)
+
+
+def may_act(held: Held | None, epoch: int, now_ms: int) -> bool:
+    """Whether a batch may be handed to user code now."""
+    return held is not None and held.lease.epoch == epoch and now_ms < held.lease.deadline_ms
+
+
+def shortened(held: Held, latest_ms: int) -> Held:
+    """Before a shorter timeout is stated: nobody may be held to have the longer one any more."""
+    lease = replace(held.lease, deadline_ms=min(held.lease.deadline_ms, latest_ms))
+    return replace(held, lease=lease)
+
+
+def renewal(held: Held, *, timeout_ms: int, interval_ms: int, now_ms: int, number: int) -> Change:
+    """A lease that is being drained is renewed too, so that nobody thinks its holder dead."""
+    after = renewed(held.row, timeout_ms, interval_ms)
+    return Change(kind=ChangeKind.RENEW, old=held.row, new=after, asked_ms=now_ms, number=number)
+
+
+def learned(held: Held, row: LeaseRow | None) -> Held | None:
+    """After a look at the row. None: the shard is lost."""
+    if row is not None and (row.born, row.revision) < (held.row.born, held.row.revision):
+        return held  # It was read before our own last write.
+    if row is None or row.consumer_owner != held.holder or row.owner_epoch != held.lease.epoch:
+        return None
+    return _seen(held, row)
+
+
+def landed(held: Held, change: Change, *, is_last: bool) -> Held:
+    """After a renewal or a save that is in. Only the last round that was asked extends the deadline."""
+    row = change.new
+    assert isinstance(row, LeaseRow)
+    if row.owner_epoch != held.lease.epoch or row.revision < held.row.revision:
+        return held
+    after = _seen(held, row)
+    if change.kind is not ChangeKind.RENEW or not is_last or not after.lease.is_extended:
+        return after
     deadline_ms = change.asked_ms + usable_ms(row.timeout_ms)
-    lease = hand.holding.leases.get(row.shard)
-    if lease is None or lease.epoch != row.owner_epoch:
-        if change.kind is ChangeKind.SAVE or row.owner_epoch <= hand.holding.released.get(row.shard, 0):
-            return Told(hand=hand)
-        opened = Lease(
-            shard=row.shard, epoch=row.owner_epoch, checkpoint=row.checkpoint, deadline_ms=deadline_ms
-        )
-        told = learned(_with(hand, row, opened), row.shard, row)
-        return replace(told, opened=(told.hand.holding.leases[row.shard],))
-    told = learned(hand, row.shard, row)
-    lease = told.hand.holding.leases.get(row.shard)
-    is_last = change.kind is ChangeKind.RENEW and change.number in {0, hand.holding.number}
-    if lease is not None and lease.is_extended and is_last:
-        told = replace(told, hand=_with(told.hand, row, replace(lease, deadline_ms=deadline_ms)))
-    return told
+    return replace(after, lease=replace(after.lease, deadline_ms=deadline_ms))
 
 
-def refused(hand: Hand, change: Change, shard: Shard, found: LeaseRow | None) -> Told:
-    """A change of ours to a row did not go through, and this is the row now."""
-    if found is not None and found == change.new:
-        return landed(hand, change)  # It had: an earlier answer was lost, and the write was repeated.
-    told = learned(hand, shard.id, found)
-    hand = told.hand
-    if change.kind is ChangeKind.RENEW and shard.id in hand.rows:
-        row = hand.rows[shard.id]
-        assert isinstance(change.new, LeaseRow)
-        after = renewed(row, change.new.timeout_ms, change.new.interval_ms)
-        return replace(told, again=replace(change, old=row, new=after))
-    if change.kind is ChangeKind.RELEASE:
-        return replace(told, again=_release(hand, shard, found))
-    if change.kind is ChangeKind.SAVE:
-        wanted = change.new
-        assert isinstance(wanted, LeaseRow)
-        mine = fenced(found, shard.id, hand.incarnation, wanted.owner_epoch)
-        if mine.checkpoint != wanted.checkpoint:
-            return replace(told, again=_save(hand, shard, mine, wanted.owner_epoch, wanted.checkpoint))
-    return told
+def _seen(held: Held, row: LeaseRow) -> Held:
+    lease = replace(
+        held.lease,
+        is_wanted=row.lease_owner == row.consumer_owner and not row.is_fenced,
+        is_extended=row.is_extended,
+    )
+    return Held(lease=lease, row=row)
 
 
-def save(hand: Hand, shard: Shard, epoch: int, offset: int) -> Change:
-    """The owner's checkpoint. It renews nothing."""
-    return _save(hand, shard, hand.rows.get(shard.id), epoch, offset)
+def adoption(
+    row: LeaseRow, released_epoch: int, *, timeout_ms: int, interval_ms: int, now_ms: int
+) -> Change | None:
+    """For a row that says it is ours, of which we know nothing: our take, whose answer was lost.
 
-
-def _save(hand: Hand, shard: Shard, row: LeaseRow | None, epoch: int, offset: int) -> Change:
-    return Change(kind=ChangeKind.SAVE, old=row, new=saved(row, shard, hand.incarnation, epoch, offset))
-
-
-def release(hand: Hand, shard: Shard, epoch: int, offset: int | None) -> tuple[Hand, Change | None]:
-    """Let go, with the last checkpoint: whatever the answer, nothing is done under this epoch any more."""
-    row = hand.rows.get(shard.id)
-    after = released(row, shard, hand.incarnation, epoch, offset)
-    if row is None or after is None:
-        return hand, None
-    rows = {key: known for key, known in hand.rows.items() if key != shard.id}
-    lettings = {**hand.lettings, shard.id: Letting(epoch=epoch, checkpoint=offset)}
-    hand = Hand(holding=let_go(hand.holding, shard.id, epoch), rows=rows, lettings=lettings)
-    return hand, Change(kind=ChangeKind.RELEASE, old=row, new=after)
-
-
-def release_again(hand: Hand, shard: Shard, row: LeaseRow) -> Change | None:
-    """A row that still says it is ours, though we have let go of it, or were fenced before we heard of it."""
-    if row.consumer_owner != hand.incarnation or row.shard in hand.rows:
+    It is simply renewed, and has a deadline from then on. Not so if we have let go of it since, or if it was
+    reset or frozen before we heard of it: then there is nothing to go on with.
+    """
+    if row.owner_epoch <= released_epoch or not row.is_extended:
         return None
-    return _release(hand, shard, row)
+    after = renewed(row, timeout_ms, interval_ms)
+    return Change(kind=ChangeKind.RENEW, old=row, new=after, asked_ms=now_ms)
 
 
-def _release(hand: Hand, shard: Shard, row: LeaseRow | None) -> Change | None:
-    if row is None or row.consumer_owner != hand.incarnation:
+def renewed_again(held: Held, change: Change) -> Change:
+    """A renewal that was refused, on the row that was found: counted from when it was first asked."""
+    assert isinstance(change.new, LeaseRow)
+    after = renewed(held.row, change.new.timeout_ms, change.new.interval_ms)
+    return replace(change, old=held.row, new=after)
+
+
+def save(row: LeaseRow | None, shard: Shard, holder: str, epoch: int, offset: int) -> Change:
+    """The owner's checkpoint, or why it does not count. It renews nothing."""
+    return Change(kind=ChangeKind.SAVE, old=row, new=saved(row, shard, holder, epoch, offset))
+
+
+def saved_again(row: LeaseRow | None, shard: Shard, holder: str, change: Change) -> Change | None:
+    """A save that was refused, on the row that was found; None if it is in after all."""
+    assert isinstance(change.new, LeaseRow)
+    epoch, offset = change.new.owner_epoch, change.new.checkpoint
+    mine = fenced(row, shard.id, holder, epoch)
+    return None if mine.checkpoint == offset else save(mine, shard, holder, epoch, offset)
+
+
+def release(row: LeaseRow | None, shard: Shard, holder: str, letting: Letting | None) -> Change | None:
+    """Let go of a row, with the last checkpoint if this is the epoch it belongs to. None: it is not ours."""
+    if row is None or row.consumer_owner != holder:
         return None
-    letting = hand.lettings.get(shard.id)
     is_same = letting is not None and letting.epoch == row.owner_epoch
     offset = letting.checkpoint if letting is not None and is_same else None
-    after = released(row, shard, hand.incarnation, row.owner_epoch, offset)
+    after = released(row, shard, holder, row.owner_epoch, offset)
     return None if after is None else Change(kind=ChangeKind.RELEASE, old=row, new=after)
-
-
-def _with(hand: Hand, row: LeaseRow, lease: Lease) -> Hand:
-    leases = {**hand.holding.leases, row.shard: lease}
-    return replace(hand, holding=replace(hand.holding, leases=leases), rows={**hand.rows, row.shard: row})
-
-
-def _without(hand: Hand, shard: ShardId) -> Hand:
-    leases = {key: lease for key, lease in hand.holding.leases.items() if key != shard}
-    rows = {key: row for key, row in hand.rows.items() if key != shard}
-    return replace(hand, holding=replace(hand.holding, leases=leases), rows=rows)

@@ -46,13 +46,13 @@ Value = tuple[int | str | None, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """One look at the table: the rows first, the instances after them, so that every thief is known."""
+    """One look: the rows first, then the rest, so that every thief is known, and every row's shard."""
 
     rows: Sequence[LeaseRow]
     instances: Sequence[InstanceRow]
     sequence: SequenceRow
     shards: Sequence[Shard]
-    """The stream's, read before the rows."""
+    """The stream's; the place of a shard is its id."""
     starts: Mapping[ShardId, int] = field(default_factory=dict)
     """Where the group begins in shards that were there when it was made; in others, at their first offset."""
 

@@ -287,7 +287,8 @@ class _Watch:
         self._lock = threading.Lock()
         self._served: dict[int, _Served] = {}
         self._thread: threading.Thread | None = None
-        self._stop = threading.Event()
+        self._is_stopped = False
+        self._wake = threading.Event()
 
     def serve(self, group_id: int, timeout_ms: int) -> None:
         """A member of this group has spoken through us."""
@@ -295,15 +296,17 @@ class _Watch:
             served = self._served.get(group_id)
             if served is None:
                 self._served[group_id] = _Served(time.monotonic(), timeout_ms / 1000)
+                self._wake.set()
             else:
                 served.used_s, served.timeout_s = time.monotonic(), timeout_ms / 1000
-            if self._thread is None and not self._stop.is_set():
+            if self._thread is None and not self._is_stopped:
                 self._thread = threading.Thread(target=self._run, name="shoal-group-watch", daemon=True)
                 self._thread.start()
 
     def stop(self) -> None:
         """Let the thread end."""
-        self._stop.set()
+        self._is_stopped = True
+        self._wake.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(5)
@@ -316,7 +319,7 @@ class _Watch:
                     key for key, one in self._served.items() if now - one.used_s > one.timeout_s * 2
                 ]:
                     del self._served[group_id]
-                if not self._served or self._stop.is_set():
+                if not self._served or self._is_stopped:
                     self._thread = None
                     return
                 served = list(self._served.items())
@@ -332,7 +335,8 @@ class _Watch:
                 except Exception:  # noqa: BLE001 - a thread's top: watching must not end with one fault
                     one.members, one.version = (), -1
                     _log.exception("watching group %s failed", group_id)
-            self._stop.wait(min(one.pause_s for _, one in served))
+            self._wake.wait(min(one.pause_s for _, one in served))
+            self._wake.clear()
 
     def _look(self, group_id: int, one: _Served) -> None:
         """Add the time since the last look to whoever has not moved; then look again, and bury the dead."""

@@ -44,8 +44,10 @@ class SQLTouches:
     def touch(self, touches: Sequence[Touch], now_ms: int) -> list[TouchAnswer]:
         """See GroupStore."""
         with self._database.write() as connection:
-            groups = _load_groups(connection, sorted({touch.group_id for touch in touches}))
+            # Locks first: what MariaDB reads after this is as of now, and no step that changes what one of
+            # these members holds can commit until we do.
             members = _load_members(connection, touches)
+            groups = _load_groups(connection, sorted({touch.group_id for touch in touches}))
             beats: list[dict[str, Any]] = []
             answers: list[TouchAnswer] = []
             for touch in touches:

@@ -13,7 +13,9 @@ and servers that go away (`tests/crash`), or how fast anything is (`bench`).
 """
 
 from shoal.testing.contract.appending import AppendContract
+from shoal.testing.contract.grouping import GroupContract
 from shoal.testing.contract.idempotence import IdempotenceContract
+from shoal.testing.contract.owning import OwnershipContract
 from shoal.testing.contract.producing import ProducerContract
 from shoal.testing.contract.reading import ReadContract
 from shoal.testing.contract.refusing import RefusalContract
@@ -38,5 +40,7 @@ class HubContract(
     SendContract,
     SharingContract,
     RefusalContract,
+    GroupContract,
+    OwnershipContract,
 ):
     """Every test of the contract. Override `hub_url`, or also `hub` to share one hub among the tests."""

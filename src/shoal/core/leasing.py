@@ -1,0 +1,385 @@
+"""One consumer of a leased group, without its threads: it is shown the table, and says what to try.
+
+The shell reads the table, hands over what it found with the time, carries out the changes one by one, and
+tells how each went: done, refused with the row that was found instead, or unknown. There are two kinds of
+rounds, `look` (the taker) and `beat` (the renewer). They may run in different threads if each call is made
+under one lock; the table is never touched in here, so that the lock is never held for long.
+
+Invariants: a shard is acted on only between its `opened` and its `lost` or release, under one epoch and
+before its deadline; who is barred takes nothing and renews nothing any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from shoal.core import renewing
+from shoal.core.errors import NameTaken, NotOwner, UnknownConsumer
+from shoal.core.group import RULES, GroupSettings
+from shoal.core.holding import Lease
+from shoal.core.lease import (
+    Change,
+    ChangeKind,
+    InstanceRow,
+    LeaseRow,
+    Row,
+    SequenceRow,
+    check_offset,
+    usable_ms,
+)
+from shoal.core.limits import GONE_MEMBERS_KEPT
+from shoal.core.membership import check_timing
+from shoal.core.model import Shard, ShardId
+from shoal.core.renewing import Held, Letting
+from shoal.core.taking import Marks, Taker, View, kept_marks, look
+
+
+class Outcome(StrEnum):
+    """How a change went."""
+
+    DONE = "done"
+    REFUSED = "refused"
+    """The row is another by now; nothing was changed."""
+    UNKNOWN = "unknown"
+    """No answer came: it may be in, or not, or may yet come in."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Told:
+    """What the consumer learns, and what is to be tried next."""
+
+    opened: list[Lease] = field(default_factory=list)
+    closing: list[Lease] = field(default_factory=list)
+    """To be drained, saved and released. It may be told several times."""
+    lost: list[Lease] = field(default_factory=list)
+    """Not ours any more: nothing may be saved."""
+    changes: list[Change] = field(default_factory=list)
+
+
+class LeasedConsumer:
+    """One incarnation of one consumer. Writer: the shell, under its lock."""
+
+    def __init__(
+        self, *, group: str, name: str, incarnation: str, settings: GroupSettings, interval_ms: int
+    ) -> None:
+        check_timing(settings, settings.timeout_ms, interval_ms)
+        self.settings = settings
+        self.error: NameTaken | UnknownConsumer | None = None
+        """Why it is no member any more. It only lets go, and does not join again."""
+        self.me = InstanceRow(
+            group=group,
+            name=name,
+            incarnation=incarnation,
+            timeout_ms=settings.timeout_ms,
+            interval_ms=interval_ms,
+            is_taking=settings.rules == RULES,
+        )
+        self._interval_ms = interval_ms
+        self._former: tuple[str, ...] = ()
+        self._tried: Change | None = None
+        self._number = 0
+        self._held: dict[ShardId, Held] = {}
+        self._lettings: dict[ShardId, Letting] = {}
+        self._marks: Marks = {}
+        self._seen = 0
+
+    @property
+    def leases(self) -> dict[ShardId, Lease]:
+        """What it holds, with deadlines that may have passed."""
+        return {shard: held.lease for shard, held in self._held.items()}
+
+    def may_act(self, shard: ShardId, epoch: int, now_ms: int) -> bool:
+        """Whether a batch of this shard may be handed to user code now."""
+        return renewing.may_act(self._held.get(shard), epoch, now_ms)
+
+    # --- Membership. --------------------------------------------------------------------------------
+
+    def join(self, instances: Sequence[InstanceRow]) -> Change:
+        """Put this incarnation in its name's place. Refused: read the instances and ask again."""
+        there = next((row for row in instances if row.name == self.me.name), None)
+        tried = self._tried
+        if there is None:
+            return Change(kind=ChangeKind.JOIN, old=None, new=self.me)
+        if there.incarnation == self.me.incarnation:
+            return Change(kind=ChangeKind.JOIN, old=there, new=there)
+        if tried is not None and there != tried.old:
+            # Our first try may have been in already, and then it was a newer process that came after us.
+            self.error = NameTaken(self.me.name)
+            raise self.error
+        former = (*there.former, there.incarnation)[-GONE_MEMBERS_KEPT:]
+        new = replace(self.me, revision=there.revision + 1, former=former)
+        return Change(kind=ChangeKind.JOIN, old=there, new=new)
+
+    def change_settings(self, settings: GroupSettings) -> None:
+        """The group's settings as they are now; another timeout is stated with the next beat."""
+        self.settings = settings
+
+    def beat(self, now_ms: int, *, is_taking: bool = True) -> list[Change]:
+        """A round of renewals. Stating a shorter timeout shortens what is held at once."""
+        if self.error is not None:
+            return []
+        timeout_ms = self.settings.timeout_ms
+        interval_ms = min(self._interval_ms, max(1, timeout_ms // 2))
+        self._number += 1
+        if timeout_ms < self.me.timeout_ms or any(
+            timeout_ms < held.row.timeout_ms for held in self._held.values()
+        ):
+            latest_ms = now_ms + usable_ms(timeout_ms)
+            self._held = {key: renewing.shortened(held, latest_ms) for key, held in self._held.items()}
+        beaten = self._beaten(
+            self.me,
+            timeout_ms=timeout_ms,
+            interval_ms=interval_ms,
+            is_taking=is_taking and self.settings.rules == RULES,
+        )
+        return [
+            beaten,
+            *(
+                renewing.renewal(
+                    held, timeout_ms=timeout_ms, interval_ms=interval_ms, now_ms=now_ms, number=self._number
+                )
+                for held in self._held.values()
+            ),
+        ]
+
+    def _beaten(self, row: InstanceRow, *, timeout_ms: int, interval_ms: int, is_taking: bool) -> Change:
+        new = replace(
+            row,
+            revision=row.revision + 1,
+            counter=row.counter + 1,
+            timeout_ms=timeout_ms,
+            interval_ms=interval_ms,
+            stood_ms=0,
+            is_taking=is_taking,
+            former=self._former,
+        )
+        return Change(kind=ChangeKind.BEAT, old=row, new=new)
+
+    def retire(self, now_ms: int) -> list[Change]:
+        """Before leaving: beat on and drain, and take nothing more. Others stop counting on it."""
+        return self.beat(now_ms, is_taking=False)
+
+    def leave(self, view: View, *, now_ms: int, watch_ms: int) -> list[Change]:
+        """Nothing is done any more under any epoch: what is still held is let go of as it was saved."""
+        changes = list(self._look(view, now_ms=now_ms, watch_ms=watch_ms, is_parting=True))
+        for shard, held in list(self._held.items()):
+            if (change := self.release(view.shards[shard], held.lease.epoch, None)) is not None:
+                changes.append(change)
+        self.error = self.error or UnknownConsumer(self.me.incarnation)
+        return [*changes, Change(kind=ChangeKind.LEAVE, old=self.me, new=None)]
+
+    # --- The taker. ---------------------------------------------------------------------------------
+
+    def look(self, view: View, *, now_ms: int, watch_ms: int) -> Told:
+        """See `taking.look` for the two times."""
+        told = Told()
+        there = next((row for row in view.instances if row.name == self.me.name), None)
+        if there is not None and there.incarnation != self.me.incarnation:
+            self._bar(NameTaken(self.me.name), told)
+        rows = {row.shard: row for row in view.rows}
+        for shard in list(self._held):
+            self._learn(shard, rows.get(shard), told)
+        told.changes = [
+            *self._returning(view, now_ms),
+            *self._look(view, now_ms=now_ms, watch_ms=watch_ms),
+        ]
+        return told
+
+    def _look(self, view: View, *, now_ms: int, watch_ms: int, is_parting: bool = False) -> Sequence[Change]:
+        if self.error is not None:
+            return ()
+        self._forget_former(view)
+        me = replace(self.me, former=self._former, is_taking=self.me.is_taking and not is_parting)
+        taker = Taker(
+            me=me, settings=self.settings, seen=self._seen, marks=self._marks, is_parting=is_parting
+        )
+        looked = look(taker, view, now_ms=now_ms, watch_ms=watch_ms)
+        self._marks = looked.marks
+        self._see(view.sequence, *view.rows)
+        return looked.changes
+
+    def _returning(self, view: View, now_ms: int) -> Iterator[Change]:
+        """Rows that say they are ours while we hold nothing: adopted, or let go of."""
+        is_trusted = view.sequence.number >= self._seen and not view.sequence.distrust_ms
+        for row in view.rows:
+            is_mine = row.consumer_owner == self.me.incarnation
+            if not is_mine or row.shard in self._held or row.shard >= len(view.shards):
+                continue
+            letting = self._lettings.get(row.shard)
+            change = None
+            if self.error is None and is_trusted:
+                change = renewing.adoption(
+                    row,
+                    letting.epoch if letting is not None else 0,
+                    timeout_ms=self.me.timeout_ms,
+                    interval_ms=self.me.interval_ms,
+                    now_ms=now_ms,
+                )
+            if change is None:
+                change = renewing.release(row, view.shards[row.shard], self.me.incarnation, letting)
+            if change is not None:
+                yield change
+
+    def _forget_former(self, view: View) -> None:
+        """Barred incarnations that hold nothing any more need not be remembered."""
+        owners = {row.consumer_owner for row in view.rows}
+        self._former = tuple(incarnation for incarnation in self._former if incarnation in owners)
+
+    # --- Checkpoints and releases. ------------------------------------------------------------------
+
+    def checkpoint(self, shard: Shard, epoch: int, offset: int) -> Change:
+        """Save the next offset wanted, or say why it does not count."""
+        held = self._held.get(shard.id)
+        if held is None or held.lease.epoch != epoch:
+            raise NotOwner(shard=shard.id, consumer=self.me.name, owner=None)
+        return renewing.save(held.row, shard, self.me.incarnation, epoch, offset)
+
+    def release(self, shard: Shard, epoch: int, checkpoint: int | None) -> Change | None:
+        """Let go, with the last checkpoint. From here on nothing is done under this epoch any more."""
+        held = self._held.get(shard.id)
+        if held is None or held.lease.epoch != epoch:
+            return None
+        if checkpoint is not None and not held.row.is_fenced:
+            check_offset(held.row, shard, checkpoint)
+        letting = Letting(epoch=epoch, checkpoint=checkpoint)
+        change = renewing.release(held.row, shard, self.me.incarnation, letting)
+        self._lettings[shard.id] = letting
+        del self._held[shard.id]
+        return change
+
+    # --- Answers. -----------------------------------------------------------------------------------
+
+    def settle(
+        self, change: Change, outcome: Outcome, found: Row | None = None, shard: Shard | None = None
+    ) -> Told:
+        """How a change went. Refused beats, renewals, saves and releases come with the row that was found."""
+        told = Told()
+        if change.kind in {ChangeKind.CREATE, ChangeKind.TAKE, ChangeKind.FORCE}:
+            # Not what renewals find: that may be newer than a look which is under way.
+            self._see(change.new)
+        match outcome:
+            case Outcome.UNKNOWN:
+                if change.kind is ChangeKind.JOIN:
+                    self._tried = change
+            case Outcome.DONE:
+                self._done(change, told)
+            case Outcome.REFUSED if found is not None and found == change.new:
+                self._done(change, told)  # It was in: an answer was lost, and the write repeated below us.
+            case Outcome.REFUSED:
+                self._refused(change, found, shard, told)
+        return told
+
+    def _done(self, change: Change, told: Told) -> None:
+        row = change.new
+        match change.kind:
+            case ChangeKind.JOIN | ChangeKind.BEAT:
+                assert isinstance(row, InstanceRow)
+                self.me = replace(
+                    row, former=self.me.former if change.kind is ChangeKind.BEAT else row.former
+                )
+            case ChangeKind.TAKE | ChangeKind.FORCE:
+                self._open(change, told)
+            case ChangeKind.RENEW | ChangeKind.SAVE:
+                assert isinstance(row, LeaseRow)
+                held = self._held.get(row.shard)
+                if held is not None:
+                    is_last = change.number == self._number
+                    self._keep(renewing.landed(held, change, is_last=is_last), told)
+                elif change.kind is ChangeKind.RENEW and not change.number:
+                    self._open(change, told)
+            case ChangeKind.WATCH:
+                self._marks = kept_marks(self._marks, change)
+            case _:
+                pass
+
+    def _open(self, change: Change, told: Told) -> None:
+        held = renewing.opened(change)
+        letting = self._lettings.get(held.lease.shard)
+        if self.error is not None or (letting is not None and held.lease.epoch <= letting.epoch):
+            return  # The next look finds a row that says it is ours, and lets go of it.
+        told.opened.append(held.lease)
+        self._keep(held, told)
+
+    def _refused(self, change: Change, found: Row | None, shard: Shard | None, told: Told) -> None:
+        match change.kind:
+            case ChangeKind.BEAT:
+                assert found is None or isinstance(found, InstanceRow)
+                self._refused_beat(change, found, told)
+            case ChangeKind.LEAVE:
+                if isinstance(found, InstanceRow) and found.incarnation == self.me.incarnation:
+                    told.changes.append(replace(change, old=found))
+            case ChangeKind.RENEW | ChangeKind.SAVE | ChangeKind.RELEASE:
+                assert found is None or isinstance(found, LeaseRow)
+                assert isinstance(change.old, LeaseRow)
+                self._learn(change.old.shard, found, told)
+                told.changes.extend(self._again(change, found, shard))
+            case _:
+                pass
+
+    def _refused_beat(self, change: Change, found: InstanceRow | None, told: Told) -> None:
+        if found is None:
+            self._bar(UnknownConsumer(self.me.incarnation), told)
+        elif found.incarnation != self.me.incarnation:
+            self._bar(NameTaken(self.me.name), told)
+        elif self.error is None:
+            assert isinstance(change.new, InstanceRow)
+            wanted = change.new
+            told.changes.append(
+                self._beaten(
+                    found,
+                    timeout_ms=wanted.timeout_ms,
+                    interval_ms=wanted.interval_ms,
+                    is_taking=wanted.is_taking,
+                )
+            )
+
+    def _again(self, change: Change, found: LeaseRow | None, shard: Shard | None) -> Iterator[Change]:
+        """The same on the row that was found, if that is still ours."""
+        assert isinstance(change.old, LeaseRow)
+        held = self._held.get(change.old.shard)
+        if change.kind is ChangeKind.RENEW:
+            is_last = change.number == self._number
+            if held is not None and is_last and held.lease.epoch == change.old.owner_epoch:
+                yield renewing.renewed_again(held, change)
+            return
+        assert shard is not None, "a save or a release is checked against its shard"
+        again = None
+        if change.kind is ChangeKind.SAVE:
+            again = renewing.saved_again(found, shard, self.me.incarnation, change)
+        elif found is not None and found.owner_epoch == change.old.owner_epoch:
+            again = renewing.release(found, shard, self.me.incarnation, self._lettings.get(shard.id))
+        if again is not None:
+            yield again
+
+    def _learn(self, shard: ShardId, row: LeaseRow | None, told: Told) -> None:
+        held = self._held.get(shard)
+        if held is None:
+            return
+        after = renewing.learned(held, row)
+        if after is None:
+            told.lost.append(held.lease)
+            del self._held[shard]
+        else:
+            self._keep(after, told)
+
+    def _keep(self, held: Held, told: Told) -> None:
+        if self.error is not None:
+            held = replace(held, lease=replace(held.lease, is_wanted=False))
+        self._held[held.lease.shard] = held
+        if not held.lease.is_wanted:
+            told.closing.append(held.lease)
+
+    def _bar(self, error: NameTaken | UnknownConsumer, told: Told) -> None:
+        """It may let go of what it holds, until its deadlines pass; nothing is renewed any more."""
+        self.error = self.error or error
+        for held in list(self._held.values()):
+            self._keep(held, told)
+
+    def _see(self, *rows: Row | None) -> None:
+        for row in rows:
+            if isinstance(row, SequenceRow):
+                self._seen = max(self._seen, row.number)
+            elif isinstance(row, LeaseRow):
+                self._seen = max(self._seen, row.born, row.epoch)

@@ -1,0 +1,507 @@
+"""One owner per shard: joins, hand-overs, leaves, deaths, splits, resets; and what is fenced."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal import Hub
+from shoal.core.checkpoint import Save
+from shoal.core.errors import (
+    CheckpointBackwards,
+    Fenced,
+    HeartbeatOutdated,
+    InvalidInput,
+    NameTaken,
+    NotOwner,
+    OffsetOutOfRange,
+    ShoalError,
+    UnknownConsumer,
+)
+from shoal.core.membership import Beat
+from shoal.core.model import ShardId, StreamName
+from shoal.core.names import stream_name
+from shoal.core.ownership import Letting
+from shoal.ports import GroupService, Newcomer
+from shoal.testing.contract.suite import ConnectAgain, HubSuite
+from shoal.testing.members import eventually, hand_over, holds, settle
+
+QUICK = 0.6
+"""A timeout that a test can wait for."""
+
+
+class _Raw:
+    """A consumer that speaks the calls itself, one heartbeat at a time."""
+
+    def __init__(self, hub: Hub, stream: str, name: str, incarnation: str, group: str = "billing") -> None:
+        self.groups: GroupService = hub.service.groups
+        self.stream: StreamName = stream_name(stream)
+        self.incarnation = incarnation
+        self.joined = self.groups.join(self.stream, group, Newcomer(name=name, incarnation=incarnation))
+        self.number = 0
+        self.held: dict[ShardId, int] = {}
+        self.seen = 0
+
+    def beat(self, *, number: int | None = None, held: dict[int, int] | None = None) -> set[int]:
+        """Beat, and take what is given; the shards that are wanted of this consumer."""
+        self.number = self.number + 1 if number is None else number
+        reported = self.held if held is None else {ShardId(shard): epoch for shard, epoch in held.items()}
+        answer = self.groups.beat(
+            self.stream,
+            self.joined.group_id,
+            Beat(
+                incarnation=self.incarnation,
+                number=self.number,
+                timeout_ms=self.joined.timeout_ms,
+                interval_ms=self.joined.interval_ms,
+                held=reported,
+                seen=self.seen,
+            ),
+        )
+        self.seen = answer.version
+        if answer.granted is not None:
+            self.held = {grant.shard: grant.epoch for grant in answer.granted}
+            self.wanted = {int(grant.shard) for grant in answer.granted if grant.is_wanted}
+        return self.wanted
+
+    def save(self, shard: int, epoch: int, offset: int) -> None:
+        save = Save(shard=ShardId(shard), epoch=epoch, offset=offset)
+        self.groups.save(self.stream, self.joined.group_id, [save])
+
+    def release(self, shard: int, epoch: int, checkpoint: int | None = None) -> list[int]:
+        letting = Letting(shard=ShardId(shard), epoch=epoch, checkpoint=checkpoint)
+        return [int(s) for s in self.groups.release(self.joined.group_id, self.incarnation, [letting])]
+
+
+class OwnershipContract(HubSuite):
+    @pytest.fixture
+    def stream(self, hub: Hub, orders: str) -> str:
+        """A stream of four shards with ten records in each, and a group on it."""
+        hub.create_stream(orders, shards=4)
+        for shard in range(4):
+            hub.append(orders, shard, [b"%d" % i for i in range(10)])
+        hub.create_group(orders, "billing", timeout=10)
+        return orders
+
+    # --- Joining and handing over. ---
+
+    def test_the_first_consumer_holds_everything_each_under_an_epoch_of_its_own(
+        self, hub: Hub, stream: str
+    ) -> None:
+        with hub.join_group(stream, "billing", "anna") as anna:
+            holds(anna, range(4))
+            assert len({lease.epoch for lease in anna.leases.values()}) == 4
+            info = hub.describe_group(stream, "billing")
+            assert info.state == "stable"
+            assert [(member.name, member.shards) for member in info.members] == [("anna", 4)]
+            assert {shard.owner for shard in info.shards} == {"anna"}
+
+    def test_a_shard_moves_only_after_its_owner_let_go_and_goes_on_at_the_released_checkpoint(
+        self, hub: Hub, stream: str
+    ) -> None:
+        with (
+            hub.join_group(stream, "billing", "anna") as anna,
+            hub.join_group(stream, "billing", "bert") as bert,
+        ):
+            eventually(
+                lambda: sum(lease.is_wanted for lease in anna.leases.values()) == 2, "anna is asked for two"
+            )
+            info = hub.describe_group(stream, "billing")
+            moving = {shard.id: shard for shard in info.shards if shard.state == "transfer"}
+            assert info.state == "moving"
+            assert {(shard.owner, shard.next) for shard in moving.values()} == {("anna", "bert")}
+            assert all("anna to let go" in shard.waiting_for for shard in moving.values())
+            assert bert.leases == {}
+            before = {shard: anna.leases[shard].epoch for shard in moving}
+            assert hand_over(anna, 6) == set(moving)
+            holds(bert, moving)
+            for shard, lease in bert.leases.items():
+                assert lease.checkpoint == 6
+                assert lease.epoch > before[shard]
+            holds(anna, set(range(4)) - set(moving))
+
+    def test_leaving_hands_everything_over_at_once(self, hub: Hub, stream: str) -> None:
+        with hub.join_group(stream, "billing", "bert") as bert:
+            anna = hub.join_group(stream, "billing", "anna")
+            held = settle(hub, stream, "billing", [anna, bert])
+            anna.leave(dict.fromkeys(held["anna"], 4))
+            holds(bert, range(4))
+            assert {bert.leases[ShardId(shard)].checkpoint for shard in held["anna"]} == {4}
+            assert [member.name for member in hub.describe_group(stream, "billing").members] == ["bert"]
+
+    def test_one_that_retires_drains_while_the_next_ones_wait_for_each_shard(
+        self, hub: Hub, stream: str
+    ) -> None:
+        with (
+            hub.join_group(stream, "billing", "anna") as anna,
+            hub.join_group(stream, "billing", "bert") as bert,
+        ):
+            settle(hub, stream, "billing", [anna, bert])
+            anna.retire()
+            eventually(lambda: not any(x.is_wanted for x in anna.leases.values()), "anna is asked for all")
+            first, *rest = sorted(anna.leases)
+            anna.release({first: 9})
+            eventually(lambda: first in bert.leases, "bert has the first while anna drains the rest")
+            assert sorted(anna.leases) == rest
+            hand_over(anna, 9)
+            holds(bert, range(4))
+
+    def test_counts_stay_within_one_and_only_what_must_move_does(self, hub: Hub, orders: str) -> None:
+        hub.create_stream(orders, shards=10)
+        hub.create_group(orders, "billing", timeout=10)
+        members = [hub.join_group(orders, "billing", f"c{i}") for i in range(3)]
+        held = settle(hub, orders, "billing", members)
+        assert sorted(map(len, held.values())) == [3, 3, 4]
+        members.append(hub.join_group(orders, "billing", "c3"))
+        after = settle(hub, orders, "billing", members)
+        assert sorted(map(len, after.values())) == [2, 2, 3, 3]
+        moved = sum(len(held[name] - after[name]) for name in held)
+        assert moved == len(after["c3"]) == 2
+        for member in members:
+            member.leave()
+
+    @pytest.mark.parametrize("strategy", ["range", "round_robin"])
+    def test_other_strategies_settle_too(self, hub: Hub, orders: str, strategy: str) -> None:
+        hub.create_stream(orders, shards=5)
+        hub.create_group(orders, "billing", timeout=10, strategy=strategy)
+        members = [hub.join_group(orders, "billing", name) for name in ("a", "b")]
+        held = settle(hub, orders, "billing", members)
+        wanted = {
+            "range": {"a": {0, 1}, "b": {2, 3, 4}},
+            "round_robin": {"a": {0, 2, 4}, "b": {1, 3}},
+        }
+        assert held == wanted[strategy]
+        for member in members:
+            member.leave()
+
+    def test_a_strategy_of_ones_own_decides_and_its_faults_change_nothing(
+        self, orders: str, connect_again: ConnectAgain
+    ) -> None:
+        answers = {"all-to-first": lambda shards, members, _: dict.fromkeys(shards, min(members))}
+        answers["forgetful"] = lambda shards, members, _: dict.fromkeys(list(shards)[1:], min(members))
+        hub = connect_again(strategies=answers)
+        hub.create_stream(orders, shards=3)
+        hub.create_group(orders, "billing", strategy="all-to-first")
+        with (
+            hub.join_group(orders, "billing", "b") as second,
+            hub.join_group(orders, "billing", "a") as first,
+        ):
+            eventually(lambda: bool(hand_over(second)), "b is asked for everything")
+            holds(first, range(3))
+            assert second.leases == {}
+        hub.create_group(orders, "broken", strategy="forgetful")
+        with pytest.raises(ShoalError, match="left out the shards"):
+            hub.join_group(orders, "broken", "a")
+        assert hub.describe_group(orders, "broken").members == ()
+
+    # --- Death and names. ---
+
+    def test_a_silent_consumer_is_expired_and_its_shards_go_on_elsewhere(self, hub: Hub, orders: str) -> None:
+        hub.create_stream(orders, shards=2)
+        hub.create_group(orders, "billing", timeout=QUICK)
+        dead = _Raw(hub, orders, "dead", "dead-1")
+        assert dead.beat() == {0, 1}
+        with hub.join_group(orders, "billing", "anna") as anna:
+            holds(anna, [0, 1])
+            with pytest.raises(UnknownConsumer):
+                dead.beat()
+            with pytest.raises(Fenced):
+                dead.save(0, dead.held[ShardId(0)], 0)
+            assert dead.release(0, dead.held[ShardId(0)]) == []
+            kinds = [note.kind for _, note in hub.group_history(orders, "billing")]
+            assert "expired" in kinds
+
+    def test_a_newer_process_bars_the_older_of_its_name_and_waits_for_what_that_holds(
+        self, hub: Hub, stream: str
+    ) -> None:
+        old = _Raw(hub, stream, "anna", "anna-old")
+        assert old.beat() == {0, 1, 2, 3}
+        new = _Raw(hub, stream, "anna", "anna-new")
+        with pytest.raises(NameTaken, match="anna"):
+            old.beat()
+        assert new.beat() == set()
+        for shard, epoch in old.held.items():
+            assert old.release(shard, epoch, 5) == [shard]
+        assert new.beat() == {0, 1, 2, 3}
+        assert all(new.held[shard] > epoch for shard, epoch in old.held.items())
+        with pytest.raises((NameTaken, UnknownConsumer)):
+            old.beat()
+        with pytest.raises((NameTaken, UnknownConsumer)):
+            old.groups.join(old.stream, "billing", Newcomer(name="anna", incarnation="anna-old"))
+
+    def test_one_that_comes_back_does_not_take_its_name_from_who_has_it_now(
+        self, hub: Hub, orders: str
+    ) -> None:
+        hub.create_stream(orders, shards=1)
+        hub.create_group(orders, "billing", timeout=10)
+        _Raw(hub, orders, "anna", "anna-2")
+        back = Newcomer(name="anna", incarnation="anna-3", is_again=True)
+        with pytest.raises(NameTaken):
+            hub.service.groups.join(stream_name(orders), "billing", back)
+
+    def test_two_memberships_of_one_name_end_with_the_newer_one(self, hub: Hub, stream: str) -> None:
+        older = hub.join_group(stream, "billing", "anna", heartbeat_interval=0.1)
+        holds(older, range(4))
+        with hub.join_group(stream, "billing", "anna", heartbeat_interval=0.1) as newer:
+            eventually(lambda: isinstance(older.error, NameTaken), "the older one is told")
+            assert older.leases == {}
+            assert newer.error is None
+
+    # --- Heartbeats. ---
+
+    def test_a_heartbeat_that_is_not_newer_changes_nothing(self, hub: Hub, stream: str) -> None:
+        anna = _Raw(hub, stream, "anna", "anna-1")
+        anna.beat(number=5)
+        for number in (5, 4, 0, -1):
+            with pytest.raises(HeartbeatOutdated):
+                anna.beat(number=number)
+        anna.beat(number=6)
+
+    def test_heartbeats_for_shards_that_are_not_there_or_anothers_are_refused(
+        self, hub: Hub, stream: str
+    ) -> None:
+        anna = _Raw(hub, stream, "anna", "anna-1")
+        anna.beat()
+        bert = _Raw(hub, stream, "bert", "bert-1")
+        bert.beat()
+        for held in ({99: 1}, {0: anna.held[ShardId(0)]}, {0: 10**9}):
+            with pytest.raises(NotOwner):
+                bert.beat(held=held)
+        with pytest.raises(UnknownConsumer):
+            _Raw(hub, stream, "carl", "carl-1").groups.beat(
+                anna.stream,
+                anna.joined.group_id,
+                Beat(incarnation="nobody", number=1, timeout_ms=1000, interval_ms=100, held={}, seen=0),
+            )
+
+    def test_a_heartbeat_cannot_count_by_a_longer_timeout_than_the_groups(
+        self, hub: Hub, stream: str
+    ) -> None:
+        anna = _Raw(hub, stream, "anna", "anna-1")
+        beat = Beat(incarnation="anna-1", number=1, timeout_ms=10_001, interval_ms=100, held={}, seen=0)
+        with pytest.raises(InvalidInput, match="timeout="):
+            anna.groups.beat(anna.stream, anna.joined.group_id, beat)
+
+    # --- Checkpoints and fences. ---
+
+    def test_an_owner_saves_its_checkpoint_and_nobody_else_does(self, hub: Hub, stream: str) -> None:
+        anna = _Raw(hub, stream, "anna", "anna-1")
+        anna.beat()
+        epoch = anna.held[ShardId(2)]
+        hub.checkpoint(stream, "billing", 2, 7, epoch=epoch)
+        shard = hub.describe_group(stream, "billing").shards[2]
+        assert (shard.checkpoint, shard.lag) == (7, 3)
+        assert shard.lag_s > 0
+        with pytest.raises(CheckpointBackwards):
+            anna.save(2, epoch, 6)
+        with pytest.raises(OffsetOutOfRange):
+            anna.save(2, epoch, 11)
+        with pytest.raises(Fenced):
+            anna.save(2, epoch - 1, 8)
+        with pytest.raises(Fenced):
+            anna.save(2, epoch + 1, 8)
+        anna.save(2, epoch, 7)
+        anna.release(2, epoch)
+        with pytest.raises((Fenced, NotOwner)):
+            anna.save(2, epoch, 8)
+        assert hub.describe_group(stream, "billing").shards[2].checkpoint == 7
+
+    def test_checkpoints_that_are_saved_together_are_saved_all_or_none(self, hub: Hub, stream: str) -> None:
+        with hub.join_group(stream, "billing", "anna") as anna:
+            holds(anna, range(4))
+            with pytest.raises(OffsetOutOfRange):
+                anna.checkpoint({0: 5, 1: 99})
+            assert {shard.checkpoint for shard in hub.describe_group(stream, "billing").shards} == {0}
+            anna.checkpoint({0: 5, 1: 6})
+            found = [shard.checkpoint for shard in hub.describe_group(stream, "billing").shards]
+            assert found == [5, 6, 0, 0]
+
+    def test_a_release_with_a_checkpoint_that_goes_back_or_nowhere_is_refused(
+        self, hub: Hub, stream: str
+    ) -> None:
+        anna = _Raw(hub, stream, "anna", "anna-1")
+        anna.beat()
+        epoch = anna.held[ShardId(0)]
+        anna.save(0, epoch, 5)
+        with pytest.raises(CheckpointBackwards):
+            anna.release(0, epoch, 4)
+        with pytest.raises(OffsetOutOfRange):
+            anna.release(0, epoch, 11)
+        assert hub.describe_group(stream, "billing").shards[0].owner == "anna"
+
+    def test_a_read_shows_its_epoch_and_is_refused_once_that_is_not_current(
+        self, hub: Hub, stream: str
+    ) -> None:
+        with hub.join_group(stream, "billing", "anna") as anna:
+            holds(anna, range(4))
+            epoch = anna.leases[ShardId(1)].epoch
+            assert len(hub.read(stream, 1, 0, group="billing", epoch=epoch)) == 10
+            with pytest.raises(Fenced):
+                hub.read(stream, 1, 0, group="billing", epoch=epoch - 1)
+            with pytest.raises(Fenced):
+                hub.read(stream, 1, 0, group="billing", epoch=epoch + 1)
+            anna.release({1: None})
+            with pytest.raises((Fenced, NotOwner)):
+                hub.read(stream, 1, 0, group="billing", epoch=epoch)
+            assert len(hub.read(stream, 1, 0)) == 10
+            with pytest.raises(InvalidInput, match="epoch="):
+                hub.read(stream, 1, 0, group="billing")
+
+    # --- Ends, splits, merges. ---
+
+    def test_children_are_given_out_when_all_their_ancestors_have_been_read(
+        self, hub: Hub, orders: str
+    ) -> None:
+        hub.create_stream(orders, shards=2)
+        hub.append(orders, 0, [b"a"] * 3)
+        hub.append(orders, 1, [b"b"] * 2)
+        hub.create_group(orders, "billing", timeout=10)
+        with hub.join_group(orders, "billing", "anna") as anna:
+            holds(anna, [0, 1])
+            child = hub.merge_shards(orders, 0, 1).id
+            assert (
+                hub.describe_group(orders, "billing").shards[child].waiting_for
+                == "its ancestors [0, 1] to end"
+            )
+            anna.checkpoint({0: 3})
+            holds(anna, [1])
+            anna.checkpoint({1: 1})
+            assert hub.describe_group(orders, "billing").shards[child].state == "wait"
+            anna.checkpoint({1: 2})
+            holds(anna, [child])
+            info = hub.describe_group(orders, "billing")
+            assert [str(shard.state) for shard in info.shards] == ["over", "over", "already_alloc"]
+
+    def test_a_shard_that_holds_nothing_is_over_as_soon_as_it_is_closed(self, hub: Hub, orders: str) -> None:
+        hub.create_stream(orders, shards=1)
+        hub.create_group(orders, "billing", timeout=10)
+        with hub.join_group(orders, "billing", "anna") as anna:
+            holds(anna, [0])
+            for _ in range(3):  # A chain of empty shards: 0, then 1 and 2, and so on.
+                hub.split_shard(orders, hub.describe_stream(orders).open_shards[0].id)
+            open_ones = {shard.id for shard in hub.describe_stream(orders).open_shards}
+            holds(anna, open_ones)
+
+    def test_a_group_without_order_reads_parents_and_children_at_once(self, hub: Hub, orders: str) -> None:
+        hub.create_stream(orders, shards=1)
+        hub.append(orders, 0, [b"a"])
+        hub.create_group(orders, "billing", in_order=False, timeout=10)
+        with hub.join_group(orders, "billing", "anna") as anna:
+            holds(anna, [0])
+            hub.split_shard(orders, 0)
+            holds(anna, [0, 1, 2])
+
+    # --- Going back. ---
+
+    def test_a_forced_checkpoint_opens_a_shard_again_that_was_over(self, hub: Hub, orders: str) -> None:
+        hub.create_stream(orders, shards=1)
+        hub.append(orders, 0, [b"a"] * 4)
+        hub.create_group(orders, "billing", timeout=10)
+        left, right = hub.split_shard(orders, 0)
+        hub.append(orders, left.id, [b"b"] * 2)
+        with hub.join_group(orders, "billing", "anna") as anna:
+            holds(anna, [0])
+            anna.checkpoint({0: 4})
+            holds(anna, [left.id, right.id])
+            anna.checkpoint({left.id: 1})
+            assert hub.checkpoint(orders, "billing", 0, 2, force=True) == [left.id]
+            # Its children are held: they are fenced at once, and wait anew once they are let go of.
+            with pytest.raises(Fenced):
+                anna.checkpoint({left.id: 2})
+            eventually(lambda: hand_over(anna) != set() or len(anna.leases) == 1, "children are let go of")
+            eventually(lambda: bool(hand_over(anna)) or set(anna.leases) == {0}, "only shard 0 is held")
+            holds(anna, [0])
+            assert anna.leases[ShardId(0)].checkpoint == 2
+            info = hub.describe_group(orders, "billing")
+            assert [str(s.state) for s in info.shards] == ["already_alloc", "wait", "wait"]
+            anna.checkpoint({0: 4})
+            holds(anna, [left.id, right.id])
+            assert anna.leases[left.id].checkpoint == 1
+
+    def test_a_reset_under_a_living_owner_fences_it_at_once_and_begins_when_it_let_go(
+        self, hub: Hub, stream: str
+    ) -> None:
+        with hub.join_group(stream, "billing", "anna") as anna:
+            holds(anna, range(4))
+            anna.checkpoint(dict.fromkeys(range(4), 8))
+            epochs = {shard: lease.epoch for shard, lease in anna.leases.items()}
+            hub.reset_group(stream, "billing", to={0: 1, 1: 0})
+            with pytest.raises(Fenced):
+                hub.read(stream, 0, 8, group="billing", epoch=epochs[ShardId(0)])
+            with pytest.raises(Fenced):
+                anna.checkpoint({0: 9})
+            eventually(lambda: hand_over(anna, 9) == {0, 1}, "anna is asked for both")
+            holds(anna, range(4))
+            assert [anna.leases[ShardId(s)].checkpoint for s in (0, 1)] == [1, 0]
+            assert all(anna.leases[ShardId(s)].epoch > epochs[ShardId(s)] for s in (0, 1))
+            assert anna.leases[ShardId(2)].epoch == epochs[ShardId(2)]
+
+    def test_a_whole_group_goes_to_earliest_and_latest(self, hub: Hub, stream: str) -> None:
+        hub.reset_group(stream, "billing", to="latest")
+        assert hub.describe_group(stream, "billing").lag == 0
+        hub.reset_group(stream, "billing", to="earliest")
+        assert hub.describe_group(stream, "billing").lag == 40
+
+    # --- Slow owners. ---
+
+    def test_a_living_owner_is_not_forced_without_a_handover_timeout(self, hub: Hub, orders: str) -> None:
+        hub.create_stream(orders, shards=2)
+        hub.create_group(orders, "billing", timeout=QUICK)
+        with (
+            hub.join_group(orders, "billing", "slow") as slow,
+            hub.join_group(orders, "billing", "anna") as anna,
+        ):
+            slow.wait(10**9, QUICK * 4)
+            assert len(slow.leases) == 2
+            assert anna.leases == {}
+
+    def test_with_a_handover_timeout_a_shard_moves_after_its_owners_deadline(
+        self, hub: Hub, orders: str
+    ) -> None:
+        hub.create_stream(orders, shards=2)
+        hub.create_group(orders, "billing", timeout=QUICK, handover_timeout=0.2)
+        with (
+            hub.join_group(orders, "billing", "slow") as slow,
+            hub.join_group(orders, "billing", "anna") as anna,
+        ):
+            eventually(lambda: len(anna.leases) == 1, "the shard moves")
+            (shard,) = anna.leases
+            eventually(lambda: shard not in slow.leases, "the slow one has lost it")
+            assert not slow.may_act(shard, 1)
+            assert len(slow.leases) == 1
+            kinds = [note.kind for _, note in hub.group_history(orders, "billing")]
+            assert kinds.count("forced") == 1
+            assert kinds.index("frozen") < kinds.index("forced")
+
+    # --- Seeing it. ---
+
+    def test_the_history_tells_who_came_went_and_what_moved(self, hub: Hub, stream: str) -> None:
+        with hub.join_group(stream, "billing", "anna") as anna:
+            bert = hub.join_group(stream, "billing", "bert")
+            settle(hub, stream, "billing", [anna, bert])
+            bert.leave()
+            holds(anna, range(4))
+        notes = [note for _, note in hub.group_history(stream, "billing", limit=1000)]
+        told = {(note.kind, note.consumer) for note in notes}
+        assert {("joined", "anna"), ("joined", "bert"), ("moving", "anna"), ("left", "bert")} <= told
+        assert [n.detail for n in notes if n.kind == "moving"] == ["to bert", "to bert"]
+        times = [at for at, _ in hub.group_history(stream, "billing")]
+        assert times == sorted(times)
+
+    def test_a_change_of_the_timeout_reaches_living_consumers(self, hub: Hub, stream: str) -> None:
+        with hub.join_group(stream, "billing", "anna") as anna:
+            holds(anna, range(4))
+            hub.update_group(stream, "billing", timeout=2.0)
+            eventually(
+                lambda: [m.timeout_ms for m in hub.describe_group(stream, "billing").members] == [2000],
+                "anna states the new timeout",
+            )
+
+    def test_consumers_in_another_hub_on_the_same_store_take_part(
+        self, hub: Hub, stream: str, connect_again: ConnectAgain
+    ) -> None:
+        with (
+            hub.join_group(stream, "billing", "anna") as anna,
+            connect_again().join_group(stream, "billing", "bert") as bert,
+        ):
+            held = settle(hub, stream, "billing", [anna, bert])
+            assert sorted(map(len, held.values())) == [2, 2]
