@@ -28,10 +28,16 @@ class Committer(Generic[Request, Answer]):
     """
 
     def __init__(
-        self, commit: Callable[[Sequence[Request], int], list[Answer]], size: Callable[[Request], int]
+        self,
+        commit: Callable[[Sequence[Request], int], list[Answer]],
+        size: Callable[[Request], int],
+        *,
+        gather_s: float = 0.0,
     ) -> None:
+        """`gather_s`: how long those who were answered together are waited for, to ask together again."""
         self._commit = commit
         self._size = size
+        self._gather_s = gather_s
         self.renew()
         renew_in_child(self)
 
@@ -60,13 +66,18 @@ class Committer(Generic[Request, Answer]):
         return ticket.answers
 
     def _run(self) -> None:
+        last = 1
         while True:
             with self._changed:
                 if not self._waiting and not self._changed.wait(_IDLE_S) and not self._waiting:
                     self._thread = None
                     return
+                if self._gather_s and 0 < len(self._waiting) < last:
+                    # Otherwise the first to come back gets a commit of its own, and the others wait for it.
+                    self._changed.wait_for(lambda: len(self._waiting) >= last, self._gather_s)  # noqa: B023
                 group = self._gather()
             if group:
+                last = len(group)
                 self._settle(group)
 
     def _settle(self, group: list[_Ticket[Request, Answer]]) -> None:

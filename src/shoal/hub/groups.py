@@ -47,6 +47,9 @@ from shoal.ports import Joined, MemberView, Newcomer, Store, Touch, TouchAnswer
 
 _log: Final = logging.getLogger("shoal.hub.groups")
 
+GATHER_S: Final = 0.001
+"""Nobody waits for a heartbeat's answer to the millisecond, and a commit costs several."""
+
 
 class LocalGroups:
     """See GroupService."""
@@ -63,7 +66,9 @@ class LocalGroups:
         self._offset_at = offset_at
         self._strategies: dict[str, Strategy] = {**STRATEGIES, **(strategies or {})}
         self._limit = groups_per_stream
-        self._committer: Committer[Touch, TouchAnswer] = Committer(store.touch, lambda _: 0)
+        self._committer: Committer[Touch, TouchAnswer] = Committer(
+            store.touch, lambda _: 0, gather_s=GATHER_S
+        )
         self._watch = _Watch(store, self._step)
         self.renew()
         renew_in_child(self)

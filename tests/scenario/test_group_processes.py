@@ -1,0 +1,193 @@
+"""Real consumers in processes of their own: killed, stopped, added, leaving, over shards that are split.
+
+Defends invariants 1 and 6: at every moment at most one is entitled to act on a shard, and in the end
+everything is owned, evenly, and nothing moves. The clock of the logs is the machine's, the same for all.
+"""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import shoal
+from shoal.testing.members import eventually
+
+STREAM, GROUP, SHARDS = "orders", "billing", 100
+TIMEOUT_S = 3.0
+
+
+class Consumers:
+    """Processes by name, and their logs."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self._url, self._folder = url, folder
+        self.processes: dict[str, subprocess.Popen[str]] = {}
+
+    def start(self, name: str) -> None:
+        script = str(Path(__file__).parent / "group_consumer.py")
+        arguments = [self._url, STREAM, GROUP, name, str(self._folder / f"{name}.log")]
+        self.processes[name] = subprocess.Popen(
+            [sys.executable, script, *arguments], stdout=subprocess.PIPE, text=True
+        )
+
+    def joined(self, name: str) -> None:
+        out = self.processes[name].stdout
+        assert out is not None
+        assert out.readline().strip() == "joined"
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        self.processes[name].send_signal(number)
+
+    def acts(self) -> list[tuple[int, str, int, int]]:
+        """(time, who, shard, epoch) of all processes, in the order of time."""
+        found = []
+        for log in self._folder.glob("*.log"):
+            for line in log.read_text().splitlines():
+                at, *acted = line.split(" ")
+                for act in acted:
+                    shard, _, epoch = act.partition(":")
+                    if epoch:
+                        found.append((int(at), log.stem, int(shard), int(epoch)))
+        return sorted(found)
+
+    def stop(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait(10)
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'shoal.db'}"
+    found: str = request.getfixturevalue("postgres_server").fresh_database()
+    return found
+
+
+@pytest.fixture
+def consumers(url: str, tmp_path: Path) -> Iterator[Consumers]:
+    (tmp_path / "logs").mkdir()
+    crowd = Consumers(url, tmp_path / "logs")
+    yield crowd
+    crowd.stop()
+
+
+def settle(hub: shoal.Hub, consumers: int) -> float:
+    """Wait until everyone is there, holds an even share, and nothing moves; seconds it took."""
+
+    def is_even() -> bool:
+        info = hub.describe_group(STREAM, GROUP)
+        counts = [member.shards for member in info.members]
+        return info.state == "stable" and len(counts) == consumers and max(counts) - min(counts) <= 1
+
+    try:
+        return eventually(is_even, f"{consumers} consumers settle", 60)
+    except AssertionError as error:
+        told = [f"{at:%S.%f} {note}" for at, note in hub.group_history(STREAM, GROUP, 60)]
+        raise AssertionError(
+            f"{error}: {hub.describe_group(STREAM, GROUP).members}\n" + "\n".join(told)
+        ) from error
+
+
+def test_one_owner_at_every_moment_and_an_even_end_through_kills_stops_joins_splits_and_leaves(
+    url: str, consumers: Consumers
+) -> None:
+    with shoal.connect(url) as hub:
+        hub.create_stream(STREAM, shards=SHARDS)
+        for shard in range(SHARDS):
+            hub.append(STREAM, shard, [b"record"] * 3)
+        hub.create_group(STREAM, GROUP, timeout=TIMEOUT_S)
+        marks: dict[str, int] = {}
+
+        def begin(what: str) -> None:
+            marks[what] = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+        begin("start")
+        for i in range(10):
+            consumers.start(f"c{i}")
+        for i in range(10):
+            consumers.joined(f"c{i}")
+        settle(hub, 10)
+
+        begin("kill")
+        for name in ("c0", "c1", "c2"):
+            consumers.signal(name, signal.SIGKILL)
+        settle(hub, 7)
+
+        begin("stop")
+        consumers.signal("c3", signal.SIGSTOP)
+        settle(hub, 6)
+        consumers.signal("c3", signal.SIGCONT)
+        settle(hub, 7)
+
+        begin("add")
+        for i in range(10, 15):
+            consumers.start(f"c{i}")
+        for i in range(10, 15):
+            consumers.joined(f"c{i}")
+        settle(hub, 12)
+
+        begin("split")
+        for shard in range(0, 100, 10):
+            hub.split_shard(STREAM, shard)
+        eventually(lambda: len(_owned(hub)) == SHARDS + 10, "all open shards are owned")
+        settle(hub, 12)
+
+        begin("leave")
+        for name in ("c4", "c5"):
+            consumers.signal(name, signal.SIGTERM)
+        settle(hub, 10)
+
+        before = hub.describe_group(STREAM, GROUP).version
+        time.sleep(TIMEOUT_S)
+        after = hub.describe_group(STREAM, GROUP)
+        assert after.version == before, [note for _, note in hub.group_history(STREAM, GROUP, 20)]
+        assert after.lag == 0
+        assert len(_owned(hub)) == SHARDS + 10
+
+    acts = consumers.acts()
+    assert len(acts) > 10_000
+    _check_one_owner(acts)
+    _print_pauses(acts, marks)
+
+
+def _owned(hub: shoal.Hub) -> set[int]:
+    info = hub.describe_group(STREAM, GROUP)
+    return {shard.id for shard in info.shards if shard.state == "already_alloc"}
+
+
+def _check_one_owner(acts: list[tuple[int, str, int, int]]) -> None:
+    """Nobody acts under an epoch after someone acted under a later one; an epoch has one holder."""
+    highest: dict[int, int] = {}
+    holder: dict[tuple[int, int], str] = {}
+    for at, who, shard, epoch in acts:
+        assert epoch >= highest.get(shard, 0), f"{who} acted on shard {shard} under {epoch} at {at}, too late"
+        highest[shard] = epoch
+        assert holder.setdefault((shard, epoch), who) == who
+
+
+def _print_pauses(acts: list[tuple[int, str, int, int]], marks: dict[str, int]) -> None:
+    """The longest time that each shard stood still, by what happened meanwhile."""
+    edges = [*sorted(marks.values()), 2**63]
+    names = sorted(marks, key=lambda what: marks[what])
+    longest: dict[str, dict[int, int]] = {name: {} for name in names}
+    last: dict[int, int] = {}
+    for at, _, shard, _ in acts:
+        if shard in last:
+            phase = next(i for i in range(len(names)) if edges[i] <= last[shard] < edges[i + 1])
+            gaps = longest[names[phase]]
+            gaps[shard] = max(gaps.get(shard, 0), at - last[shard])
+        last[shard] = at
+    for name in names:
+        gaps_ms = sorted(gap / 1e6 for gap in longest[name].values())
+        if gaps_ms:
+            middle = gaps_ms[len(gaps_ms) // 2]
+            print(f"{name}: longest pause of a shard, median {middle:.0f} ms, worst {gaps_ms[-1]:.0f} ms")  # noqa: T201 - asked for
