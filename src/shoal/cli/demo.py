@@ -24,6 +24,7 @@ from rich.text import Text
 
 from shoal import Hub, StreamInfo, connect
 from shoal.cli import output
+from shoal.cli.crew import Crew
 from shoal.cli.following import read_all
 from shoal.cli.options import AsJson
 from shoal.cli.traffic import Traffic, Verdict, verify
@@ -37,6 +38,7 @@ _RING_WIDTH: Final = 72
 _PAUSE_S: Final = 0.35
 _CALM_S: Final = 0.35
 """How long traffic runs between two changes, so that records lie on both sides of each."""
+_TIMEOUT_S: Final = 2.0
 _BATCH_RECORDS: Final = 100_000
 _BATCHES: Final = 10
 
@@ -72,7 +74,7 @@ def demo(
 
 
 class _Story:
-    """Seven chapters on one hub."""
+    """Eight chapters on one hub."""
 
     def __init__(self, hub: Hub, screen: Console, pause_s: float) -> None:
         self._hub = hub
@@ -95,6 +97,7 @@ class _Story:
             self._merge_and_reshard(traffic)
         self._say(f"The traffic ends: {traffic.count:,} records of {len(traffic.sent)} customers were sent.")
         self._read_and_verify(traffic)
+        self._share_in_a_group()
         self._show_arrow()
         self._show_speed()
         self._conclude()
@@ -188,6 +191,41 @@ class _Story:
             )
             table.add_row(name, f"{count:,}", mark)
         self._show(table)
+
+    def _share_in_a_group(self) -> None:
+        self._begin("Consumers share the stream: one owner per shard, whatever happens")
+        self._code(f'hub.create_group("{_STREAM}", "billing", timeout={_TIMEOUT_S:g}, start="latest")')
+        self._hub.create_group(_STREAM, "billing", timeout=_TIMEOUT_S, start="latest")
+        crew = Crew(self._hub, _STREAM, "billing")
+        names = ["ada", "bob", "cyn"]
+        table = output.plain_table(
+            "what happens", *(f">{name}" for name in [*names, "dan"]), "until all know"
+        )
+
+        def tell(what: str, took_s: float) -> None:
+            info = self._hub.describe_group(_STREAM, "billing")
+            held = {member.name: str(member.shards) for member in info.members}
+            table.add_row(what, *(held.get(name, "-") for name in [*names, "dan"]), f"{took_s * 1000:.0f} ms")
+
+        try:
+            for name in names:
+                crew.join(name)
+            tell("ada, bob and cyn join", crew.settle())
+            crew.join("dan")
+            tell("dan joins", crew.settle())
+            split = self._hub.describe_stream(_STREAM).open_shards[0].id
+            self._hub.split_shard(_STREAM, split)
+            tell(f"shard {split} is split", crew.settle())
+            crew.leave("bob")
+            tell("bob leaves", crew.settle())
+            crew.fall_silent("cyn")
+            tell(f"cyn crashes (timeout {_TIMEOUT_S:g} s)", crew.settle())
+            self._show(table)
+        finally:
+            crew.close()
+        self._say(
+            "Shards move only after their owner let go; each time under a new epoch that fences the old."
+        )
 
     def _show_arrow(self) -> None:
         self._begin("A batch is Arrow columns")

@@ -13,6 +13,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
 
@@ -162,6 +163,14 @@ class Membership:
         finally:
             if self._thread is not threading.current_thread():
                 self._thread.join(_LEAVE_S)
+
+    def abandon(self) -> None:
+        """Fall silent without a word, as a crash would: what is held comes free after the timeout."""
+        self._stop.set()
+        self._void = True
+        with self._changed:
+            self._holding = replace(self._holding, leases={})
+            self._note_change()
 
     def __enter__(self) -> Self:
         return self

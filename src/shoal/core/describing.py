@@ -126,7 +126,7 @@ def described(
 def _lag(claim: Claim, stream: StreamInfo) -> int:
     """Records that retention took are not to come any more."""
     shard = stream.shards[claim.shard]
-    position = claim.checkpoint if claim.restart is None else claim.restart
+    position = claim.start
     return shard.next_offset - max(position, shard.first_offset) if position <= shard.next_offset else 0
 
 

@@ -21,6 +21,10 @@ from shoal.core.model import ShardId
 RULES: Final = 1
 """The version of the rules in this package. A group's row names the one it lives by."""
 
+AS_SAVED: Final = -1
+"""As an offset to begin anew from: wherever the checkpoint stands when the owner has let go. A step that named
+the checkpoint it had loaded would put back what the owner saved before the step was written."""
+
 
 class Coordination(StrEnum):
     """Who decides: the hub, or the consumers among themselves through a table of leases."""
@@ -124,7 +128,7 @@ class Claim:
     is_bound: bool = True
     """Waits for its ancestors. Not so for what was there when a group became in-order."""
     restart: int | None = None
-    """The machine begins anew, from this offset, once the owner has let go."""
+    """The machine begins anew, from this offset or `AS_SAVED`, once the owner has let go."""
     handover_ms: int = 0
     """How long the owner has been asked to let go, as watched."""
     lapse_ms: int = 0
@@ -140,6 +144,11 @@ class Claim:
     def is_extended(self) -> bool:
         """Whether a heartbeat of the owner moves its deadline for this shard."""
         return not self.lapse_ms and not self.is_fenced
+
+    @property
+    def start(self) -> int:
+        """The next offset to consume, now or once it has begun anew."""
+        return self.checkpoint if self.restart is None or self.restart == AS_SAVED else self.restart
 
     @property
     def intended(self) -> str | None:

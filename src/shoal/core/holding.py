@@ -174,9 +174,8 @@ def _regranted(holding: Holding, granted: Sequence[Granted], deadline_ms: int) -
             known = Lease(
                 shard=grant.shard, epoch=grant.epoch, checkpoint=grant.checkpoint, deadline_ms=deadline_ms
             )
-            if not (
-                grant.is_wanted and grant.is_extended
-            ):  # Taken back unheard of: there is nothing to drain.
+            # Taken back before we heard of it: there is nothing to drain.
+            if not (grant.is_wanted and grant.is_extended):
                 again.append((grant.shard, grant.epoch))
                 continue
             opened.append(known)

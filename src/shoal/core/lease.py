@@ -83,13 +83,14 @@ class LeaseRow:
         return not self.lapse_ms and not self.is_fenced
 
     @property
+    def is_lapsed(self) -> bool:
+        """The deadline that was no longer extended has passed, though the owner lives."""
+        return self.lapse_ms > 0 and self.waited_ms >= self.lapse_ms
+
+    @property
     def is_available(self) -> bool:
         """Nobody can hold a valid deadline on it: it may be taken under a new epoch."""
-        return (
-            self.consumer_owner is None
-            or self.stood_ms >= self.timeout_ms
-            or (self.lapse_ms > 0 and self.waited_ms >= self.lapse_ms)
-        )
+        return self.consumer_owner is None or self.stood_ms >= self.timeout_ms or self.is_lapsed
 
     @property
     def is_neglected(self) -> bool:

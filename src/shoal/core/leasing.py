@@ -276,9 +276,9 @@ class LeasedConsumer:
         match change.kind:
             case ChangeKind.JOIN | ChangeKind.BEAT:
                 assert isinstance(row, InstanceRow)
-                self.me = replace(
-                    row, former=self.me.former if change.kind is ChangeKind.BEAT else row.former
-                )
+                self.me = row
+                if change.kind is ChangeKind.JOIN:
+                    self._former = row.former
             case ChangeKind.TAKE | ChangeKind.FORCE:
                 self._open(change, told)
             case ChangeKind.RENEW | ChangeKind.SAVE:
@@ -299,6 +299,8 @@ class LeasedConsumer:
         letting = self._lettings.get(held.lease.shard)
         if self.error is not None or (letting is not None and held.lease.epoch <= letting.epoch):
             return  # The next look finds a row that says it is ours, and lets go of it.
+        if (before := self._held.get(held.lease.shard)) is not None:
+            told.lost.append(before.lease)  # Its deadline had passed, and it came back to us anew.
         told.opened.append(held.lease)
         self._keep(held, told)
 

@@ -30,6 +30,7 @@ from shoal.core.claims import (
 )
 from shoal.core.errors import CheckpointBackwards, NameTaken, NotOwner, OffsetOutOfRange, UnknownConsumer
 from shoal.core.group import (
+    AS_SAVED,
     RULES,
     Claim,
     Group,
@@ -373,7 +374,7 @@ def _begin_anew(work: _Work, claim: Claim) -> None:
         and any(parent not in ended for parent in work.shards[claim.shard].parents)
     )
     begun = vacated(moved(claim, By.ANEW, WAIT if waits else NOT_ALLOC))
-    work.claims[claim.shard] = replace(begun, checkpoint=claim.restart, restart=None)
+    work.claims[claim.shard] = replace(begun, checkpoint=claim.start, restart=None)
 
 
 def _end(work: _Work, claim: Claim) -> None:
@@ -435,7 +436,7 @@ def _rewind(work: _Work, event: Rewind) -> list[ShardId]:
         if claim.owner is not None:
             if not is_named:
                 # A forced checkpoint that still waits for the owner to let go is not forgotten.
-                restart = claim.checkpoint if claim.restart is None else claim.restart
+                restart = AS_SAVED if claim.restart is None else claim.restart
                 _ask_back(work, replace(claim, epoch=work.next_epoch()), restart=restart)
         elif claim.state is not OVER or (is_named and not is_at_end(work.shards[place], claim.checkpoint)):
             _restart_free(work, claim, ended_before)
@@ -523,7 +524,7 @@ def _distrust(work: _Work, seen: int) -> None:
         # Free ones, too: an epoch that was given and forgotten must lie behind, not ahead.
         raised = replace(claim, epoch=work.next_epoch())
         if claim.owner is not None and claim.restart is None:
-            _ask_back(work, raised, restart=claim.checkpoint)
+            _ask_back(work, raised, restart=AS_SAVED)
         else:
             work.claims[claim.shard] = raised
     work.note("distrusted", detail=f"the store has forgotten commits up to version {seen}")

@@ -254,7 +254,7 @@ def _watch_rows(work: _Work) -> None:
             step_ms = _step_ms(row.interval_ms, is_late=is_late)
             elapsed_ms = work.elapsed(("stood", row.shard), _stood(row), row.interval_ms, step_ms)
             stood_ms = elapsed_ms if row.stood_ms < PATIENCE * row.timeout_ms else 0
-        if row.is_stolen:
+        if row.is_stolen and not row.is_over and not row.is_available:
             is_late = row.lapse_ms > 0 or bound_ms is not None
             step_ms = _step_ms(row.interval_ms, is_late=is_late)
             waited_ms = work.elapsed(("waited", row.shard), _waited(row), row.interval_ms, step_ms)
@@ -290,7 +290,7 @@ def _settle_steals(work: _Work) -> None:
     """Undo those whose thief is gone; bound the others, if the user has set a bound."""
     bound_ms = work.taker.settings.handover_timeout_ms
     for row in list(work.rows.values()):
-        if not row.is_stolen or row.is_available or row.lapse_ms:
+        if not row.is_stolen or row.is_over or row.is_available or row.lapse_ms:
             continue
         assert row.consumer_owner is not None
         if row.lease_owner not in work.candidates:
@@ -311,7 +311,8 @@ def _take_and_steal(work: _Work) -> None:
             continue
         total += 1
         row = _claimed_from_former(work, row)
-        if row.is_available and row.consumer_owner != work.me.incarnation:
+        is_mine = row.consumer_owner == work.me.incarnation  # What is ours and stood still is just renewed.
+        if row.is_lapsed or (row.is_available and not is_mine):
             if (reserved := _reserved_for(row, candidates)) is None:
                 free.append(row)
                 continue

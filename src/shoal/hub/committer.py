@@ -73,7 +73,7 @@ class Committer(Generic[Request, Answer]):
                     self._thread = None
                     return
                 if self._gather_s and 0 < len(self._waiting) < last:
-                    # Otherwise the first to come back gets a commit of its own, and the others wait for it.
+                    # Or the first to come back gets a commit of its own, and the others wait for it.
                     self._changed.wait_for(lambda: len(self._waiting) >= last, self._gather_s)  # noqa: B023
                 group = self._gather()
             if group:
