@@ -16,7 +16,8 @@ from shoal.core.checkpoint import Save
 from shoal.core.describing import GroupInfo
 from shoal.core.errors import ShoalError
 from shoal.core.group import Claim, Group, GroupSettings, Member, Note
-from shoal.core.holding import Assignment
+from shoal.core.handover import HandedOver
+from shoal.core.holding import Assignment, View
 from shoal.core.membership import Beat
 from shoal.core.model import (
     Appended,
@@ -28,7 +29,7 @@ from shoal.core.model import (
     StreamStats,
     Trimmed,
 )
-from shoal.core.ownership import Forgotten, Letting
+from shoal.core.ownership import Forgotten, Letting, Release
 from shoal.core.positions import Start
 from shoal.core.reading import BatchMeta, ReadLimits
 from shoal.core.retention import Cut, ShardFront
@@ -181,16 +182,21 @@ Place = ShardEnd | MemberView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Touch:
-    """A heartbeat, or an owner's checkpoints: what changes only rows of its own, and no decision."""
+    """A heartbeat, an owner's checkpoints, or a release: what can be decided on a few rows."""
 
     stream: StreamName
     group_id: int
-    act: Beat | Sequence[Save]
+    act: Beat | Sequence[Save] | Release
 
 
-TouchAnswer = Assignment | Forgotten | int | ShoalError
-"""The answer to a heartbeat, or that it has seen more than the store remembers; of checkpoints, how many of
-them brought a closed shard to its end."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotPlain:
+    """A release that is more than a plain hand-over: it wants a step of the whole group."""
+
+
+TouchAnswer = Assignment | Forgotten | int | HandedOver | NotPlain | ShoalError
+"""Of a heartbeat: its answer, or that it has seen more than the store remembers. Of checkpoints: how many of
+them brought a closed shard to its end. Of a release: what it changed, or that it wants a step."""
 
 
 class GroupStore(Protocol):
@@ -225,6 +231,9 @@ class GroupStore(Protocol):
 
     def load_members(self, group_id: int) -> list[Member]:
         """The members as of now."""
+
+    def load_view(self, group_id: int, incarnation: str) -> View | None:
+        """What a member holds as of now; None if it is no member."""
 
     def add_watches(self, group_id: int, watches: Sequence[tuple[Member, Member]]) -> None:
         """Save what an observer saw: each (before, after) only if the row is still as it was before."""
@@ -325,8 +334,8 @@ class GroupService(Protocol):
     def beat(self, name: StreamName, group_id: int, beat: Beat) -> Assignment:
         """Raise the counter, and learn the assignment as of that moment."""
 
-    def wait(self, group_id: int, incarnation: str, seen: int, timeout_s: float) -> None:
-        """Return when the assignment may be newer than `seen`, or after the timeout. Renews nothing."""
+    def wait(self, group_id: int, incarnation: str, seen: int, timeout_s: float) -> View | None:
+        """What the member holds, once that is newer than `seen`; None after the timeout. Renews nothing."""
 
     def save(self, name: StreamName, group_id: int, saves: Sequence[Save]) -> None:
         """An owner's checkpoints: all, or none and an error."""

@@ -26,7 +26,18 @@ from shoal.core.errors import (
     ShoalError,
     UnknownConsumer,
 )
-from shoal.core.holding import Answered, Assignment, Holding, Lease, answered, asked, let_go, may_act
+from shoal.core.holding import (
+    Answered,
+    Assignment,
+    Holding,
+    Lease,
+    View,
+    answered,
+    asked,
+    let_go,
+    may_act,
+    viewed,
+)
 from shoal.core.model import ShardId, StreamName
 from shoal.core.ownership import Letting
 from shoal.forks import renew_in_child
@@ -228,12 +239,18 @@ class Membership:
         if self._holding.group_timeout_ms is not None:
             return  # The group counts by another timeout now: state it at once.
         left_s = self._holding.interval_ms / 1000 - (time.monotonic() - began)
-        if left_s > 0 and not self._stop.is_set():
-            self._groups.wait(self._group_id, self._holding.incarnation, self._holding.seen, left_s)
+        while left_s > 0 and not self._stop.is_set():
+            view = self._groups.wait(self._group_id, self._holding.incarnation, self._holding.seen, left_s)
+            if view is not None:
+                self._apply(view)
+            left_s = self._holding.interval_ms / 1000 - (time.monotonic() - began)
 
-    def _apply(self, answer: Assignment) -> None:
+    def _apply(self, told: Assignment | View) -> None:
         with self._changed:
-            outcome = answered(self._holding, answer)
+            if isinstance(told, Assignment):
+                outcome = answered(self._holding, told)
+            else:
+                outcome = viewed(self._holding, told)
             self._holding = outcome.holding
             if self._stop.is_set():
                 return

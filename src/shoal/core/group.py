@@ -22,8 +22,8 @@ RULES: Final = 1
 """The version of the rules in this package. A group's row names the one it lives by."""
 
 AS_SAVED: Final = -1
-"""As an offset to begin anew from: wherever the checkpoint stands when the owner has let go. A step that named
-the checkpoint it had loaded would put back what the owner saved before the step was written."""
+"""As an offset to begin anew from: wherever the checkpoint stands when the owner has let go. A step that
+named the checkpoint it had loaded would put back what the owner saved before the step was written."""
 
 
 class Coordination(StrEnum):

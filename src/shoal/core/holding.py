@@ -46,6 +46,14 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What a member holds, as someone saw who only looked: it renews nothing."""
+
+    version: int
+    granted: Sequence[Granted]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
     """A shard that this consumer holds."""
 
@@ -69,6 +77,8 @@ class Holding:
     """Of the last heartbeat that was sent."""
     asked_ms: int = 0
     """When that was."""
+    valid_ms: int = 0
+    """Until when the last answer lets it act at all."""
     seen: int = 0
     group_timeout_ms: int | None = None
     """What the group asks to count by, if that is not what is counted by."""
@@ -95,20 +105,25 @@ def assignment(
     settings: GroupSettings, member: Member, claims: Iterable[Claim] | None, beat: Beat
 ) -> Assignment:
     """The hub's answer: `claims` are those that the member holds, or None if its view is the newest."""
-    granted = None
-    if claims is not None:
-        granted = tuple(
-            Granted(
-                shard=claim.shard,
-                epoch=claim.owner_epoch,
-                checkpoint=claim.checkpoint,
-                is_wanted=claim.state is ShardState.ALREADY_ALLOC,
-                is_extended=claim.is_extended,
-            )
-            for claim in claims
-        )
     return Assignment(
-        number=beat.number, version=member.assigned, timeout_ms=settings.timeout_ms, granted=granted
+        number=beat.number,
+        version=member.assigned,
+        timeout_ms=settings.timeout_ms,
+        granted=None if claims is None else granted(claims),
+    )
+
+
+def granted(claims: Iterable[Claim]) -> tuple[Granted, ...]:
+    """The claims that a member holds, as it is told of them."""
+    return tuple(
+        Granted(
+            shard=claim.shard,
+            epoch=claim.owner_epoch,
+            checkpoint=claim.checkpoint,
+            is_wanted=claim.state is ShardState.ALREADY_ALLOC,
+            is_extended=claim.is_extended,
+        )
+        for claim in claims
     )
 
 
@@ -117,8 +132,10 @@ def asked(holding: Holding, now_ms: int) -> tuple[Holding, Beat]:
     timeout_ms = holding.group_timeout_ms or holding.timeout_ms
     interval_ms = min(holding.interval_ms, max(1, timeout_ms // 2))
     leases = holding.leases
+    valid_ms = holding.valid_ms
     if timeout_ms < holding.timeout_ms:
         latest = now_ms + _usable(timeout_ms)
+        valid_ms = min(valid_ms, latest)
         leases = {
             shard: replace(lease, deadline_ms=min(lease.deadline_ms, latest))
             for shard, lease in leases.items()
@@ -130,6 +147,7 @@ def asked(holding: Holding, now_ms: int) -> tuple[Holding, Beat]:
         timeout_ms=timeout_ms,
         interval_ms=interval_ms,
         group_timeout_ms=None,
+        valid_ms=valid_ms,
         leases=leases,
     )
     beat = Beat(
@@ -150,6 +168,7 @@ def answered(holding: Holding, answer: Assignment) -> Answered:
     deadline_ms = holding.asked_ms + _usable(holding.timeout_ms)
     holding = replace(
         holding,
+        valid_ms=deadline_ms,
         seen=answer.version,
         group_timeout_ms=answer.timeout_ms if answer.timeout_ms != holding.timeout_ms else None,
     )
@@ -160,6 +179,25 @@ def answered(holding: Holding, answer: Assignment) -> Answered:
         }
         return Answered(holding=replace(holding, leases=leases))
     return _regranted(holding, answer.granted, deadline_ms)
+
+
+def viewed(holding: Holding, view: View) -> Answered:
+    """Apply what was seen between two heartbeats, if it is newer than what is known.
+
+    No deadline moves. A shard that is new may be acted on until the last answer's deadline: nobody can have
+    declared this member dead before that.
+    """
+    if view.version <= holding.seen:
+        return Answered(holding=holding)
+    known = {shard: lease.deadline_ms for shard, lease in holding.leases.items()}
+    outcome = _regranted(replace(holding, seen=view.version), view.granted, holding.valid_ms)
+    leases = {
+        shard: replace(lease, deadline_ms=known[shard])
+        if shard in known and holding.leases[shard].epoch == lease.epoch
+        else lease
+        for shard, lease in outcome.holding.leases.items()
+    }
+    return replace(outcome, holding=replace(outcome.holding, leases=leases))
 
 
 def _regranted(holding: Holding, granted: Sequence[Granted], deadline_ms: int) -> Answered:

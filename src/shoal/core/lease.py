@@ -48,7 +48,8 @@ class LeaseRow:
     """The epoch that the consumer_owner was given. Behind `epoch` after a reset under it."""
     parents: tuple[ShardId, ...] = ()
     parents_born: tuple[int, ...] = ()
-    """`born` of the parents' rows when this one was made: a parent's row with another is a mistake."""
+    """`born` of the parents' rows when this one was made, 0 if they were gone: a parent's row with another
+    is a mistake."""
     timeout_ms: int
     """What the consumer_owner counts its deadline by, as its last renewal stated."""
     interval_ms: int

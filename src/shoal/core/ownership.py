@@ -28,7 +28,14 @@ from shoal.core.claims import (
     moved,
     vacated,
 )
-from shoal.core.errors import CheckpointBackwards, NameTaken, NotOwner, OffsetOutOfRange, UnknownConsumer
+from shoal.core.errors import (
+    CheckpointBackwards,
+    NameTaken,
+    NotOwner,
+    OffsetOutOfRange,
+    StrategyRefused,
+    UnknownConsumer,
+)
 from shoal.core.group import (
     AS_SAVED,
     RULES,
@@ -177,7 +184,7 @@ def step(group: Group, event: Event, shards: Sequence[Shard], strategies: Strate
         case _:
             assert_never(event)
     _follow_stream(work)
-    _assign(work, strategies)
+    _assign_if_possible(work, strategies, event)
     return Stepped(group=work.finished(), notes=tuple(work.notes), let_go=let_go, had_been_read=had_been_read)
 
 
@@ -557,6 +564,16 @@ def _may_grant(work: _Work) -> bool:
     return work.distrust_ms == 0 and work.settings.rules == RULES
 
 
+def _assign_if_possible(work: _Work, strategies: Strategies, event: Event) -> None:
+    try:
+        _assign(work, strategies)
+    except StrategyRefused as error:
+        if isinstance(event, Join | Update):
+            raise  # Someone is there to hear of it, and nothing has been changed.
+        # Who dies or lets go must not wait for a strategy to be mended: nothing is given out meanwhile.
+        work.note("refused", detail=str(error))
+
+
 def _assign(work: _Work, strategies: Strategies) -> None:
     """Spread what can be consumed over the members, through `transfer` where someone holds it."""
     strategy = strategies.get(work.settings.strategy)
@@ -589,7 +606,11 @@ def _wanted(work: _Work, strategy: Strategy, names: list[str]) -> dict[ShardId, 
         # By name: a restarted consumer has its shards meant for it again, once its old self has let go.
         if (name := work.name(claim.intended)) is not None:
             held[claim.shard] = name
-    return checked(work.settings.strategy, strategy(shards, names, held), shards, names)
+    try:
+        answer = strategy(shards, names, held)
+    except Exception as error:  # Around user code.
+        raise StrategyRefused(work.settings.strategy, f"it raised {type(error).__name__}: {error}") from error
+    return checked(work.settings.strategy, answer, shards, names)
 
 
 def _steer(work: _Work, claim: Claim, target: str) -> None:

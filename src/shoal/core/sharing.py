@@ -21,11 +21,6 @@ class Theft(NamedTuple):
     shards: int
 
 
-def target(shards: int, consumers: int) -> int:
-    """The most that a consumer should hold: `ceil(shards / consumers)`, as in the founding document."""
-    return -(-shards // consumers) if consumers else 0
-
-
 def dealt(counts: Mapping[str, int], free: int) -> list[str]:
     """Who takes each of so many free shards: always the one with the fewest, by name among equals."""
     heap = [(count, name) for name, count in counts.items()]
@@ -38,33 +33,35 @@ def dealt(counts: Mapping[str, int], free: int) -> list[str]:
     return takers
 
 
-def levelled(counts: Mapping[str, int], most: int) -> list[Theft]:
-    """Who steals how many from whom, until all hold at most `most` and nobody holds two more than another.
+def levelled(counts: Mapping[str, int]) -> list[Theft]:
+    """Who steals how many from whom, until nobody holds two more than another.
 
-    Each thief, the emptiest first, takes one after the other from whoever is fullest at that moment. That is
-    the document's batch in another form: it lowers the K fullest to one level, AVG_LEFT, within one, and
-    leaves alone those who hold less than that. Stopping where the fullest holds less than two more than the
-    thief is what makes it settle: `ceil` alone has 10 shards on 3 consumers swap for ever (4, 4, 2: the third
-    wants two more, then the others do).
+    One after the other goes from whoever is fullest at that moment to whoever is emptiest. So nobody ends
+    above `ceil(shards / consumers)`, the document's target, and no more moves than must. Of the victims it is
+    the document's batch in another form: the K fullest are lowered to one level, AVG_LEFT, within one, and
+    those who hold less than that are left alone. Stopping where the fullest holds less than two more is what
+    makes it settle: by `ceil` alone 10 shards on 3 consumers swap for ever (3, 4, 3: two want a fourth).
     """
     level = dict(counts)
     fullest = [(-count, name) for name, count in counts.items()]
+    emptiest = [(count, name) for name, count in counts.items()]
     heapq.heapify(fullest)
+    heapq.heapify(emptiest)
     thefts: dict[tuple[str, str], int] = {}
-    for thief in sorted(counts, key=lambda name: (counts[name], name)):
-        while level[thief] < most:
-            victim = _fullest(fullest, level)
-            if level[victim] < level[thief] + 2:
-                break
-            for name, by in ((victim, -1), (thief, 1)):
-                level[name] += by
-                heapq.heappush(fullest, (-level[name], name))
-            thefts[victim, thief] = thefts.get((victim, thief), 0) + 1
+    while counts:
+        victim, thief = _top(fullest, level), _top(emptiest, level)
+        if level[victim] < level[thief] + 2:
+            break
+        for name, by in ((victim, -1), (thief, 1)):
+            level[name] += by
+            heapq.heappush(fullest, (-level[name], name))
+            heapq.heappush(emptiest, (level[name], name))
+        thefts[victim, thief] = thefts.get((victim, thief), 0) + 1
     return [Theft(victim, thief, shards) for (victim, thief), shards in thefts.items()]
 
 
-def _fullest(heap: list[tuple[int, str]], level: Mapping[str, int]) -> str:
-    """The top of the heap, after what has changed since it was pushed is gone from there."""
-    while -heap[0][0] != level[heap[0][1]]:
+def _top(heap: list[tuple[int, str]], level: Mapping[str, int]) -> str:
+    """The first of the heap, after what has changed since it was pushed is gone from there."""
+    while abs(heap[0][0]) != level[heap[0][1]]:
         heapq.heappop(heap)
     return heap[0][1]

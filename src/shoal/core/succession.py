@@ -29,7 +29,7 @@ class Standing:
     ended: frozenset[ShardId]
     """Over, with all their ancestors."""
     missing: Sequence[Shard]
-    """Without a row, and now to get one: their parents have theirs."""
+    """Without a row, and now to get one: their parents have theirs, or are done."""
     done: Sequence[LeaseRow]
     """To be cleaned up."""
 
@@ -106,7 +106,7 @@ def _is_missing(shard: Shard, rows: Mapping[ShardId, LeaseRow], with_heirs: set[
     return (
         shard.id not in rows
         and shard.id not in with_heirs
-        and all(parent in rows for parent in shard.parents)
+        and all(parent in rows or parent in with_heirs for parent in shard.parents)
     )
 
 

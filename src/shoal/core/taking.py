@@ -33,7 +33,7 @@ from shoal.core.lease import (
     watched,
 )
 from shoal.core.model import Shard, ShardId
-from shoal.core.sharing import dealt, levelled, target
+from shoal.core.sharing import dealt, levelled
 from shoal.core.succession import Standing, standing, starting_over
 
 STEPS_PER_INTERVAL = 4
@@ -272,7 +272,9 @@ def _follow_stream(work: _Work) -> None:
             shard,
             work.view.starts.get(shard.id, 0),
             owner=work.me,
-            parents_born=tuple(work.rows[parent].born for parent in shard.parents),
+            parents_born=tuple(
+                work.rows[parent].born if parent in work.rows else 0 for parent in shard.parents
+            ),
             bound=work.taker.settings.in_order,
         )
         work.others.append(Change(kind=ChangeKind.CREATE, old=None, new=row, wants_number=True))
@@ -304,12 +306,10 @@ def _take_and_steal(work: _Work) -> None:
     counts = {instance.name: 0 for instance in candidates.values()}
     held: dict[str, list[LeaseRow]] = {name: [] for name in counts}
     free: list[LeaseRow] = []
-    total = 0
     for shard in sorted(work.rows):
         row = work.rows[shard]
         if not work.is_eligible(row):
             continue
-        total += 1
         row = _claimed_from_former(work, row)
         is_mine = row.consumer_owner == work.me.incarnation  # What is ours and stood still is just renewed.
         if row.is_lapsed or (row.is_available and not is_mine):
@@ -326,7 +326,7 @@ def _take_and_steal(work: _Work) -> None:
         counts[name] += 1
         if name == work.me.name or row.is_neglected:
             _take(work, row)
-    for theft in levelled(counts, target(total, len(counts))):
+    for theft in levelled(counts):
         loot = _loot(held[theft.victim], theft.shards, candidates, theft.thief)
         for row in loot:
             held[theft.victim].remove(row)

@@ -10,7 +10,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,7 +20,8 @@ from shoal.core.claims import born
 from shoal.core.describing import GroupInfo, described
 from shoal.core.errors import GroupInUse, HubClosed, ShoalError, StoreBusy, StrategyRefused, UnknownGroup
 from shoal.core.group import Group, GroupSettings, Member, Note, ShardState, check_settings
-from shoal.core.holding import Assignment
+from shoal.core.handover import HandedOver
+from shoal.core.holding import Assignment, View
 from shoal.core.limits import STEP_TRIES_MAX
 from shoal.core.membership import Beat, is_dead, watched
 from shoal.core.model import Shard, ShardId, StreamInfo, StreamName
@@ -47,6 +48,8 @@ from shoal.ports import Joined, MemberView, Newcomer, Store, Touch, TouchAnswer
 
 _log: Final = logging.getLogger("shoal.hub.groups")
 
+_NO_STREAM: Final = StreamName("", "")
+"""Where no error will name one."""
 GATHER_S: Final = 0.001
 """Nobody waits for a heartbeat's answer to the millisecond, and a commit costs several."""
 
@@ -181,9 +184,11 @@ class LocalGroups:
         assert isinstance(answer, Assignment)
         return answer
 
-    def wait(self, group_id: int, incarnation: str, seen: int, timeout_s: float) -> None:
+    def wait(self, group_id: int, incarnation: str, seen: int, timeout_s: float) -> View | None:
         """See GroupService."""
         self._store.signal.wait(MemberView(group_id, incarnation), seen, timeout_s)
+        view = self._store.load_view(group_id, incarnation)
+        return view if view is not None and view.version > seen else None
 
     def save(self, name: StreamName, group_id: int, saves: Sequence[Save]) -> None:
         """See GroupService."""
@@ -198,7 +203,12 @@ class LocalGroups:
 
     def release(self, group_id: int, incarnation: str, lettings: Sequence[Letting]) -> Sequence[ShardId]:
         """See GroupService."""
-        return self._step(group_id, Release(incarnation=incarnation, lettings=lettings)).let_go
+        release = Release(incarnation=incarnation, lettings=lettings)
+        answer = self._touch(Touch(stream=_NO_STREAM, group_id=group_id, act=release))
+        if isinstance(answer, HandedOver):
+            self._ring(answer.group.id, answer.group.version, answer.members)
+            return [claim.shard for claim in answer.claims]
+        return self._step(group_id, release).let_go
 
     def leave(self, group_id: int, incarnation: str, lettings: Sequence[Letting]) -> None:
         """See GroupService."""
@@ -235,17 +245,17 @@ class LocalGroups:
                 if stepped.group is group:
                     return stepped
                 if self._store.save_group(group, stepped.group, stepped.notes, _now_ms()):
-                    self._ring(stepped.group)
+                    self._ring(group_id, stepped.group.version, stepped.group.members.values())
                     return stepped
                 time.sleep(random.uniform(0, 0.002 * min(attempt + 1, 10)))
         raise StoreBusy(f"group {group_id} changes faster than we can follow", 0.0)
 
-    def _ring(self, group: Group) -> None:
+    def _ring(self, group_id: int, version: int, members: Iterable[Member]) -> None:
         self._store.signal.ring(
             [
-                (MemberView(group.id, key), member.assigned)
-                for key, member in group.members.items()
-                if member.assigned == group.version
+                (MemberView(group_id, member.incarnation), version)
+                for member in members
+                if member.assigned == version
             ]
         )
 

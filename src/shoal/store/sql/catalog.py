@@ -239,23 +239,25 @@ def _infos(connection: Connection, rows: Sequence[Row[Any]], *, lock: bool = Fal
     shards: dict[int, list[Shard]] = {row.id: [] for row in rows}
     for found in connection.execute(query.with_for_update() if lock else query):
         shards[found.stream_id].append(shard_of(found))
-    return [
-        StreamInfo(
-            full_name=StreamName(row.project, row.name),
-            id=row.id,
-            version=row.version,
-            settings=StreamSettings(
-                hash=KeyHash(row.hash),
-                compression=Compression(row.compression),
-                retention_ms=row.retention_ms,
-                retention_bytes=row.retention_bytes,
-                schema=None if row.schema is None else bytes(row.schema),
-            ),
-            shards=tuple(shards[row.id]),
-            created_ms=row.created_ms,
-        )
-        for row in rows
-    ]
+    return [info_of(row, tuple(shards[row.id])) for row in rows]
+
+
+def info_of(row: Any, shards: tuple[Shard, ...]) -> StreamInfo:
+    """A row of the stream table, with its shards, as a value."""
+    return StreamInfo(
+        full_name=StreamName(row.project, row.name),
+        id=row.id,
+        version=row.version,
+        settings=StreamSettings(
+            hash=KeyHash(row.hash),
+            compression=Compression(row.compression),
+            retention_ms=row.retention_ms,
+            retention_bytes=row.retention_bytes,
+            schema=None if row.schema is None else bytes(row.schema),
+        ),
+        shards=shards,
+        created_ms=row.created_ms,
+    )
 
 
 SHARD_COLUMNS: Final = (

@@ -53,6 +53,7 @@ class Database:
         """A transaction that sees one moment and writes nothing."""
         with self._gate.passed(), self._named_faults(), self.engine.connect() as connection:
             self.dialect.begin_read(connection)
+            _begun(connection)
             try:
                 yield connection
             finally:
@@ -63,6 +64,7 @@ class Database:
         """A transaction that is durable when this returns, and left no trace if it raises."""
         with self._gate.passed(), self._named_faults(), self.engine.connect() as connection:
             self.dialect.begin_write(connection)
+            _begun(connection)
             try:
                 yield connection
                 connection.commit()
@@ -155,6 +157,12 @@ class _Gate:
         """In a forked child: the lock may have been held by a thread that does not exist here."""
         self._changed = threading.Condition()
         self._inside = 0
+
+
+def _begun(connection: Connection) -> None:
+    """See that SQLAlchemy knows of the transaction, also if only the driver's cursor is used in it."""
+    if not connection.in_transaction():
+        connection.begin()
 
 
 def _end(connection: Connection) -> None:

@@ -7,10 +7,10 @@ neither waits for the other; a step that was thought out from such a column name
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
-from sqlalchemy import and_, bindparam, delete, exists, func, insert, or_, select, update
+from sqlalchemy import BigInteger, and_, bindparam, delete, exists, func, insert, or_, select, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
@@ -26,12 +26,15 @@ from shoal.core.group import (
     Note,
     ShardState,
 )
+from shoal.core.handover import HandedOver
+from shoal.core.holding import View, granted
 from shoal.core.limits import HISTORY_KEPT
 from shoal.core.model import ShardId, StreamInfo
 from shoal.ports import MemberView
 from shoal.store.sql import tables
-from shoal.store.sql.catalog import load_by_id
+from shoal.store.sql.catalog import SHARD_COLUMNS, info_of, shard_of
 from shoal.store.sql.database import Database
+from shoal.store.sql.prepared import PreparedSelect, PreparedWrite
 
 _groups = tables.groups.c
 _members = tables.members.c
@@ -40,6 +43,9 @@ _notes = tables.notes.c
 _shards = tables.shards.c
 
 EPOCHS: Final = "epoch"
+_KNOWN_GROUPS: Final = 256
+"""Groups whose last rows are remembered."""
+_Value = TypeVar("_Value")
 
 
 class SQLGroups:
@@ -47,6 +53,7 @@ class SQLGroups:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._known: dict[int, _Known] = {}
 
     def create_group(self, stream: StreamInfo, group: Group, *, limit: int, now_ms: int) -> Group:
         """See GroupStore."""
@@ -116,24 +123,26 @@ class SQLGroups:
 
     def load_group(self, group_id: int) -> tuple[Group, StreamInfo] | None:
         """See GroupStore."""
+        where = {"at": group_id}
         with self._database.read() as connection:
-            row = connection.execute(select(tables.groups).where(_groups.id == group_id)).one_or_none()
-            stream = None if row is None else load_by_id(connection, row.stream_id)
-            if row is None or stream is None:
+            found = _GROUP.rows(connection, where)
+            streams = _STREAM.rows(connection, {"at": found[0].stream_id}) if found else []
+            if not found or not streams:
                 return None
-            members = {
-                member.incarnation: member_of(member)
-                for member in connection.execute(
-                    select(tables.members).where(_members.group_id == group_id).order_by(_members.joined_ms)
-                )
-            }
-            claims = tuple(
-                claim_of(claim)
-                for claim in connection.execute(
-                    select(tables.claims).where(_claims.group_id == group_id).order_by(_claims.shard)
-                )
-            )
-        return group_of(row, members, claims), stream
+            shard_rows = _SHARDS.rows(connection, {"at": found[0].stream_id})
+            member_rows = _MEMBERS.rows(connection, where)
+            claim_rows = _CLAIMS.rows(connection, where)
+        known = self._known.get(group_id, _Known())
+        shards = tuple(known.remembered(known.shards, row, shard_of) for row in shard_rows)
+        claims = tuple(known.remembered(known.claims, row, claim_of) for row in claim_rows)
+        members = {row.incarnation: member_of(row) for row in member_rows}
+        self._remember(group_id, known)
+        return group_of(found[0], members, claims), info_of(streams[0], shards)
+
+    def _remember(self, group_id: int, known: _Known) -> None:
+        if len(self._known) >= _KNOWN_GROUPS:
+            self._known.clear()
+        self._known[group_id] = known
 
     def save_group(self, before: Group, after: Group, notes: Sequence[Note], now_ms: int) -> bool:
         """See GroupStore."""
@@ -172,6 +181,15 @@ class SQLGroups:
         )
         with self._database.read() as connection:
             return [member_of(row) for row in connection.execute(query)]
+
+    def load_view(self, group_id: int, incarnation: str) -> View | None:
+        """See GroupStore."""
+        with self._database.read() as connection:
+            found = _VIEWED.rows(connection, {"at": group_id, "who": incarnation})
+            if not found:
+                return None
+            claims = _HELD.rows(connection, {"at": group_id, "who": incarnation})
+        return View(version=found[0].assigned, granted=granted(claim_of(row) for row in claims))
 
     def add_watches(self, group_id: int, watches: Sequence[tuple[Member, Member]]) -> None:
         """See GroupStore."""
@@ -266,84 +284,122 @@ class SQLGroups:
         return found
 
 
+class _Known:
+    """Rows as they were read last, with the values made of them: most are the same the next time.
+
+    Writer and reader: any thread. Entries are replaced whole, so a race costs a value made twice.
+    """
+
+    def __init__(self) -> None:
+        self.shards: dict[int, tuple[Any, Any]] = {}
+        self.claims: dict[int, tuple[Any, Any]] = {}
+
+    @staticmethod
+    def remembered(known: dict[int, tuple[Any, Any]], row: Any, make: Callable[[Any], _Value]) -> _Value:
+        last = known.get(row.shard)
+        if last is not None and last[0] == row:
+            value: _Value = last[1]
+            return value
+        value = make(row)
+        known[row.shard] = (row, value)
+        return value
+
+
 class _OutrunError(Exception):
     """Someone else was faster; the transaction is rolled back."""
 
 
 def _swap_group(connection: Connection, before: Group, after: Group) -> None:
-    changed = connection.execute(
-        update(tables.groups)
-        .where(_groups.id == before.id, _groups.version == before.version)
-        .values(
-            version=after.version,
-            epoch=after.epoch,
-            distrust_ms=after.distrust_ms,
-            **_settings_columns(after.settings),
-        )
-    )
-    if changed.rowcount != 1:
+    row = {
+        "at": before.id,
+        "was": before.version,
+        "to_version": after.version,
+        "to_epoch": after.epoch,
+        "to_distrust_ms": after.distrust_ms,
+        **{f"to_{name}": value for name, value in _settings_columns(after.settings).items()},
+    }
+    if _SWAP_GROUP.run(connection, [row]) != 1:
         raise _OutrunError
 
 
 def _save_members(connection: Connection, before: Group, after: Group, now_ms: int) -> None:
     """Not what heartbeats and watches write. The end of a member is tied to the counter it was seen at."""
-    born = []
+    born, changed, ended = [], [], []
     for key, member in after.members.items():
         old = before.members.get(key)
         if old is None:
             born.append({**_member_row(after.id, member), "joined_ms": now_ms})
-            continue
-        if old is member:
-            continue
-        where = [_members.group_id == after.id, _members.incarnation == key]
-        if member.status is MemberStatus.GONE and old.status is not MemberStatus.GONE:
-            where.append(_members.beat == old.beat)
-        changed = connection.execute(
-            update(tables.members).where(*where).values(status=member.status.value, assigned=member.assigned)
-        )
-        if changed.rowcount != 1:
-            raise _OutrunError
-    if born:
-        connection.execute(insert(tables.members), born)
-    pruned = [key for key in before.members if key not in after.members]
-    if pruned:
-        connection.execute(
-            delete(tables.members).where(_members.group_id == after.id, _members.incarnation.in_(pruned))
-        )
+        elif old != member:
+            row = {
+                "at": after.id,
+                "who": key,
+                "to_status": member.status.value,
+                "to_assigned": member.assigned,
+            }
+            if member.status is MemberStatus.GONE and old.status is not MemberStatus.GONE:
+                ended.append({**row, "beat_was": old.beat})
+            else:
+                changed.append(row)
+    if _CHANGE_MEMBER.run(connection, changed) != len(changed):
+        raise _OutrunError
+    if _END_MEMBER.run(connection, ended) != len(ended):
+        raise _OutrunError
+    _INSERT_MEMBER.run(connection, born)
+    pruned = [{"at": after.id, "who": key} for key in before.members if key not in after.members]
+    _DELETE_MEMBER.run(connection, pruned)
 
 
 def _save_claims(connection: Connection, before: Group, after: Group, now_ms: int) -> None:
-    born, moved, placed = [], [], []
-    for place, claim in enumerate(after.claims):
-        if place >= len(before.claims):
-            born.append({**_claim_row(after.id, claim), "since_ms": now_ms})
+    known = len(before.claims)
+    born = [{**_claim_row(after.id, claim), "since_ms": now_ms} for claim in after.claims[known:]]
+    _INSERT_CLAIM.run(connection, born)
+    pairs = zip(before.claims, after.claims[:known], strict=True)
+    _write_claims(connection, after.id, [(old, new) for old, new in pairs if old is not new], now_ms)
+
+
+def _write_claims(
+    connection: Connection, group_id: int, changes: Sequence[tuple[Claim, Claim]], now_ms: int
+) -> None:
+    """A checkpoint is written only where the step changed it: owners save theirs meanwhile."""
+    moved, placed = [], []
+    for old, new in changes:
+        if old == new:
             continue
-        old = before.claims[place]
-        if old is claim:
-            continue
-        row = _claim_row(after.id, claim)
+        row = _claim_row(group_id, new)
         checkpoint = row.pop("checkpoint")
-        changes = {f"to_{name}": value for name, value in row.items()}
-        changes["to_since_ms"] = now_ms if old.state is not claim.state else None
-        moved.append(changes)
-        if claim.checkpoint != old.checkpoint:
-            placed.append({"at": after.id, "of_shard": claim.shard, "offset": checkpoint, "now": now_ms})
-    if born:
-        connection.execute(insert(tables.claims), born)
-    if moved:
-        connection.execute(_MOVE_CLAIM, moved)
-    if placed:
-        connection.execute(_PLACE_CLAIM, placed)
+        since = now_ms if (old.state, old.epoch) != (new.state, new.epoch) else None
+        moved.append({**{f"to_{name}": value for name, value in row.items()}, "to_since_ms": since})
+        if new.checkpoint != old.checkpoint:
+            placed.append({"at": group_id, "of_shard": new.shard, "offset": checkpoint, "now": now_ms})
+    _MOVE_CLAIM.run(connection, moved)
+    _PLACE_CLAIM.run(connection, placed)
+
+
+def save_hand_over(
+    connection: Connection,
+    group: Group,
+    outcome: HandedOver,
+    before: Mapping[ShardId, Claim],
+    now_ms: int,
+) -> None:
+    """What a plain hand-over changed. The group's row is locked by the caller."""
+    _swap_group(connection, group, outcome.group)
+    rows = [
+        {"at": group.id, "who": m.incarnation, "to_status": m.status.value, "to_assigned": m.assigned}
+        for m in sorted(outcome.members, key=lambda member: member.incarnation)
+    ]
+    _CHANGE_MEMBER.run(connection, rows)
+    _write_claims(connection, group.id, [(before[claim.shard], claim) for claim in outcome.claims], now_ms)
+    _save_notes(connection, group.id, outcome.notes, now_ms)
+    _raise_epoch(connection, outcome.group.epoch)
 
 
 def _save_notes(connection: Connection, group_id: int, notes: Sequence[Note], now_ms: int) -> None:
     if not notes:
         return
-    last = (
-        connection.execute(select(func.max(_notes.number)).where(_notes.group_id == group_id)).scalar() or 0
-    )
-    connection.execute(
-        insert(tables.notes),
+    last = _LAST_NOTE.rows(connection, {"at": group_id})[0].last or 0
+    _INSERT_NOTE.run(
+        connection,
         [
             {
                 "group_id": group_id,
@@ -358,11 +414,9 @@ def _save_notes(connection: Connection, group_id: int, notes: Sequence[Note], no
             for place, note in enumerate(notes[-HISTORY_KEPT:], 1)
         ],
     )
-    connection.execute(
-        delete(tables.notes).where(
-            _notes.group_id == group_id, _notes.number <= last + len(notes) - HISTORY_KEPT
-        )
-    )
+    oldest = last + min(len(notes), HISTORY_KEPT) - HISTORY_KEPT
+    if oldest > 0:
+        _DELETE_NOTES.run(connection, [{"at": group_id, "oldest": oldest}])
 
 
 def _last_epoch(connection: Connection) -> int:
@@ -372,14 +426,7 @@ def _last_epoch(connection: Connection) -> int:
 
 def _raise_epoch(connection: Connection, epoch: int) -> None:
     """The store's sequence goes with the highest epoch that any group gave."""
-    sequence = tables.sequences.c
-    raised = connection.execute(
-        update(tables.sequences).where(sequence.name == EPOCHS, sequence.value < epoch).values(value=epoch)
-    )
-    if (
-        raised.rowcount == 0
-        and connection.execute(select(sequence.value).where(sequence.name == EPOCHS)).scalar() is None
-    ):
+    if _RAISE_EPOCH.run(connection, [{"to": epoch}]) == 0 and _last_epoch(connection) == 0:
         connection.execute(insert(tables.sequences).values(name=EPOCHS, value=epoch))
 
 
@@ -486,6 +533,18 @@ def _claim_row(group_id: int, claim: Claim) -> dict[str, Any]:
     }
 
 
+_VIEWED = PreparedSelect(
+    select(_members.assigned).where(
+        _members.group_id == bindparam("at"),
+        _members.incarnation == bindparam("who"),
+        _members.status != MemberStatus.GONE.value,
+    )
+)
+_HELD = PreparedSelect(
+    select(tables.claims)
+    .where(_claims.group_id == bindparam("at"), _claims.owner == bindparam("who"))
+    .order_by(_claims.shard)
+)
 _ADD_WATCH = (
     update(tables.members)
     .where(
@@ -501,7 +560,37 @@ _ASSIGNED = select(_members.incarnation, _members.assigned).where(
     _members.incarnation.in_(bindparam("wanted", expanding=True)),
     _members.status != MemberStatus.GONE.value,
 )
-_MOVE_CLAIM = (
+_GROUP = PreparedSelect(select(tables.groups).where(_groups.id == bindparam("at")))
+_STREAM = PreparedSelect(
+    select(tables.streams).where(tables.streams.c.id == bindparam("at"), tables.streams.c.is_deleted == 0)
+)
+_SHARDS = PreparedSelect(
+    select(*SHARD_COLUMNS).where(_shards.stream_id == bindparam("at")).order_by(_shards.shard)
+)
+_MEMBERS = PreparedSelect(
+    select(tables.members).where(_members.group_id == bindparam("at")).order_by(_members.joined_ms)
+)
+_CLAIMS = PreparedSelect(
+    select(tables.claims).where(_claims.group_id == bindparam("at")).order_by(_claims.shard)
+)
+_SWAP_GROUP = PreparedWrite(
+    update(tables.groups)
+    .where(_groups.id == bindparam("at"), _groups.version == bindparam("was"))
+    .values(
+        {
+            name: bindparam(f"to_{name}")
+            for name in ("version", "epoch", "distrust_ms", *_settings_columns(GroupSettings()))
+        }
+    )
+)
+_CHANGE = update(tables.members).values(status=bindparam("to_status"), assigned=bindparam("to_assigned"))
+_ONE_MEMBER = (_members.group_id == bindparam("at"), _members.incarnation == bindparam("who"))
+_CHANGE_MEMBER = PreparedWrite(_CHANGE.where(*_ONE_MEMBER))
+_END_MEMBER = PreparedWrite(_CHANGE.where(*_ONE_MEMBER, _members.beat == bindparam("beat_was")))
+_INSERT_MEMBER = PreparedWrite(insert(tables.members))
+_DELETE_MEMBER = PreparedWrite(delete(tables.members).where(*_ONE_MEMBER))
+_INSERT_CLAIM = PreparedWrite(insert(tables.claims))
+_MOVE_CLAIM = PreparedWrite(
     update(tables.claims)
     .where(_claims.group_id == bindparam("to_group_id"), _claims.shard == bindparam("to_shard"))
     .values(
@@ -514,11 +603,23 @@ _MOVE_CLAIM = (
         restart=bindparam("to_restart"),
         handover_ms=bindparam("to_handover_ms"),
         lapse_ms=bindparam("to_lapse_ms"),
-        since_ms=func.coalesce(bindparam("to_since_ms"), _claims.since_ms),
+        since_ms=func.coalesce(bindparam("to_since_ms", type_=BigInteger), _claims.since_ms),
     )
 )
-_PLACE_CLAIM = (
+_PLACE_CLAIM = PreparedWrite(
     update(tables.claims)
     .where(_claims.group_id == bindparam("at"), _claims.shard == bindparam("of_shard"))
     .values(checkpoint=bindparam("offset"), saved_ms=bindparam("now"))
+)
+_LAST_NOTE = PreparedSelect(
+    select(func.max(_notes.number).label("last")).where(_notes.group_id == bindparam("at"))
+)
+_INSERT_NOTE = PreparedWrite(insert(tables.notes))
+_DELETE_NOTES = PreparedWrite(
+    delete(tables.notes).where(_notes.group_id == bindparam("at"), _notes.number <= bindparam("oldest"))
+)
+_RAISE_EPOCH = PreparedWrite(
+    update(tables.sequences)
+    .where(tables.sequences.c.name == EPOCHS, tables.sequences.c.value < bindparam("to"))
+    .values(value=bindparam("to"))
 )

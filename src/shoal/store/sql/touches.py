@@ -6,8 +6,8 @@ of a view that is the newest, reads and writes one row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import bindparam, select, update
@@ -17,15 +17,17 @@ from shoal.core.checkpoint import check_save
 from shoal.core.claims import is_at_end
 from shoal.core.errors import NotOwner, ShoalError, UnknownConsumer
 from shoal.core.group import Claim, Group, Member
+from shoal.core.handover import HandedOver, handed_over
 from shoal.core.holding import assignment
 from shoal.core.membership import Beat, beaten, check_held, digest
-from shoal.core.model import Shard
-from shoal.core.ownership import Forgotten
-from shoal.ports import Touch, TouchAnswer
+from shoal.core.model import Shard, ShardId
+from shoal.core.ownership import Forgotten, Release
+from shoal.ports import NotPlain, Touch, TouchAnswer
 from shoal.store.sql import tables
 from shoal.store.sql.catalog import SHARD_COLUMNS, shard_of
 from shoal.store.sql.database import Database
-from shoal.store.sql.groups import claim_of, group_of, member_of
+from shoal.store.sql.groups import claim_of, group_of, member_of, save_hand_over
+from shoal.store.sql.prepared import PreparedWrite
 
 _groups = tables.groups.c
 _members = tables.members.c
@@ -33,6 +35,7 @@ _claims = tables.claims.c
 _shards = tables.shards.c
 
 _Who = tuple[int, str]
+_Where = tuple[int, ShardId]
 
 
 class SQLTouches:
@@ -44,40 +47,50 @@ class SQLTouches:
     def touch(self, touches: Sequence[Touch], now_ms: int) -> list[TouchAnswer]:
         """See GroupStore."""
         with self._database.write() as connection:
-            # Locks first: what MariaDB reads after this is as of now, and no step that changes what one of
-            # these members holds can commit until we do.
-            members = _load_members(connection, touches)
-            groups = _load_groups(connection, sorted({touch.group_id for touch in touches}))
-            beats: list[dict[str, Any]] = []
+            # Locks first, and in this order: what MariaDB reads after this is as of now, and no step that
+            # changes what one of these members holds can commit until we do.
+            groups = _lock_groups(connection, touches)
+            leaving = _lock_claims(connection, touches)
+            members = _lock_members(connection, touches, leaving)
+            groups |= _load_groups(connection, {touch.group_id for touch in touches} - groups.keys())
+            rows = _Rows(groups=groups, leaving=leaving, members=members)
             answers: list[TouchAnswer] = []
             for touch in touches:
                 try:
                     if isinstance(touch.act, Beat):
-                        answers.append(_beat(connection, touch, groups, members, beats))
+                        answers.append(_beat(connection, touch, rows))
+                    elif isinstance(touch.act, Release):
+                        answers.append(_release(connection, touch, rows, now_ms))
                     else:
-                        answers.append(_save(connection, touch, groups, now_ms))
+                        answers.append(_save(connection, touch, rows.groups, now_ms))
                 except ShoalError as error:
                     answers.append(error)
-            if beats:
-                connection.execute(_BEAT, beats)
+            _BEAT.run(connection, rows.beats)
+            moved = {f"g{answer.group.id}" for answer in answers if isinstance(answer, HandedOver)}
+            self._database.dialect.announce(connection, sorted(moved))
         return answers
 
 
-def _beat(
-    connection: Connection,
-    touch: Touch,
-    groups: dict[int, Group],
-    members: dict[_Who, Member],
-    beats: list[dict[str, Any]],
-) -> TouchAnswer:
+@dataclass(slots=True, kw_only=True)
+class _Rows:
+    """What one commit works on: each touch sees what those before it changed."""
+
+    groups: dict[int, Group]
+    leaving: dict[_Where, Claim]
+    """Claims that are released."""
+    members: dict[_Who, Member]
+    beats: list[dict[str, Any]] = field(default_factory=list)
+
+
+def _beat(connection: Connection, touch: Touch, rows: _Rows) -> TouchAnswer:
     beat = touch.act
     assert isinstance(beat, Beat)
-    group, who = groups.get(touch.group_id), (touch.group_id, beat.incarnation)
+    group, who = rows.groups.get(touch.group_id), (touch.group_id, beat.incarnation)
     if group is None:
         raise UnknownConsumer(beat.incarnation)
     if beat.seen > group.version:
         return Forgotten(seen=beat.seen)
-    member = beaten(group.settings, members.get(who), beat)
+    member = beaten(group.settings, rows.members.get(who), beat)
     reported = digest(beat.held)
     claims = None
     if beat.seen != member.assigned or reported != member.held:
@@ -87,8 +100,8 @@ def _beat(
         check_held(member, beat.held, {**held, **others})
         claims = list(held.values())
     member = replace(member, held=reported)
-    members[who] = member
-    beats.append(
+    rows.members[who] = member
+    rows.beats.append(
         {
             "at": touch.group_id,
             "who": member.incarnation,
@@ -104,7 +117,7 @@ def _beat(
 def _save(connection: Connection, touch: Touch, groups: dict[int, Group], now_ms: int) -> int:
     """All of an owner's checkpoints, or none. The rows are locked, so the look and the change are one."""
     saves = touch.act
-    assert not isinstance(saves, Beat)
+    assert not isinstance(saves, Beat | Release)
     group = groups.get(touch.group_id)
     wanted = sorted({save.shard for save in saves})
     claims = {claim.shard: claim for claim in _load_claims(connection, touch.group_id, wanted, lock=True)}
@@ -119,21 +132,67 @@ def _save(connection: Connection, touch: Touch, groups: dict[int, Group], now_ms
         claims[save.shard] = replace(claim, checkpoint=save.offset)
         ends += is_at_end(shard, save.offset)
         rows.append({"at": touch.group_id, "of_shard": save.shard, "offset": save.offset, "now": now_ms})
-    connection.execute(_SAVE, rows)
+    _SAVE.run(connection, rows)
     return ends
 
 
-def _load_groups(connection: Connection, group_ids: Sequence[int]) -> dict[int, Group]:
-    rows = connection.execute(_GROUPS, {"wanted": list(group_ids)})
+def _release(connection: Connection, touch: Touch, rows: _Rows, now_ms: int) -> TouchAnswer:
+    """A plain hand-over, if it is one."""
+    release, group = touch.act, rows.groups.get(touch.group_id)
+    assert isinstance(release, Release)
+    if group is None:
+        return NotPlain()
+    wanted = [letting.shard for letting in release.lettings]
+    outcome = handed_over(
+        group,
+        release,
+        {shard: claim for (of_group, shard), claim in rows.leaving.items() if of_group == group.id},
+        _load_shards(connection, group.stream_id, wanted),
+        {key: member for (of_group, key), member in rows.members.items() if of_group == group.id},
+    )
+    if outcome is None:
+        return NotPlain()
+    before = {claim.shard: rows.leaving[group.id, claim.shard] for claim in outcome.claims}
+    save_hand_over(connection, group, outcome, before, now_ms)
+    rows.groups[group.id] = outcome.group
+    rows.leaving.update({(group.id, claim.shard): claim for claim in outcome.claims})
+    rows.members.update({(group.id, member.incarnation): member for member in outcome.members})
+    return outcome
+
+
+def _lock_groups(connection: Connection, touches: Sequence[Touch]) -> dict[int, Group]:
+    """Those of which something is released: nobody may step them meanwhile."""
+    wanted = sorted({touch.group_id for touch in touches if isinstance(touch.act, Release)})
+    rows = connection.execute(_GROUPS.with_for_update(), {"wanted": wanted}) if wanted else ()
     return {row.id: group_of(row) for row in rows}
 
 
-def _load_members(connection: Connection, touches: Sequence[Touch]) -> dict[_Who, Member]:
-    """Locked, in one order, so that two commits never wait for each other."""
-    wanted: dict[int, list[str]] = {}
+def _lock_claims(connection: Connection, touches: Sequence[Touch]) -> dict[_Where, Claim]:
+    found = {}
     for touch in touches:
-        if isinstance(touch.act, Beat):
-            wanted.setdefault(touch.group_id, []).append(touch.act.incarnation)
+        if isinstance(touch.act, Release):
+            wanted = sorted({letting.shard for letting in touch.act.lettings})
+            for claim in _load_claims(connection, touch.group_id, wanted, lock=True):
+                found[touch.group_id, claim.shard] = claim
+    return found
+
+
+def _load_groups(connection: Connection, group_ids: Collection[int]) -> dict[int, Group]:
+    rows = connection.execute(_GROUPS, {"wanted": sorted(group_ids)}) if group_ids else ()
+    return {row.id: group_of(row) for row in rows}
+
+
+def _lock_members(
+    connection: Connection, touches: Sequence[Touch], leaving: dict[_Where, Claim]
+) -> dict[_Who, Member]:
+    """All in one order, so that two commits never wait for each other."""
+    wanted: dict[int, set[str]] = {}
+    for touch in touches:
+        if isinstance(touch.act, Beat | Release):
+            wanted.setdefault(touch.group_id, set()).add(touch.act.incarnation)
+    for (group_id, _), claim in leaving.items():
+        if claim.next is not None:
+            wanted.setdefault(group_id, set()).add(claim.next)
     return {
         (group_id, row.incarnation): member_of(row)
         for group_id in sorted(wanted)
@@ -156,9 +215,9 @@ def _load_claims(
     return [claim_of(row) for row in rows]
 
 
-def _load_shards(connection: Connection, stream_id: int, shards: Sequence[int]) -> dict[int, Shard]:
+def _load_shards(connection: Connection, stream_id: int, shards: Sequence[int]) -> dict[ShardId, Shard]:
     rows = connection.execute(_SHARDS, {"at": stream_id, "wanted": list(shards)})
-    return {row.shard: shard_of(row) for row in rows}
+    return {ShardId(row.shard): shard_of(row) for row in rows}
 
 
 _GROUPS = select(tables.groups).where(_groups.id.in_(bindparam("wanted", expanding=True)))
@@ -183,7 +242,7 @@ _CLAIMS = (
 _SHARDS = select(*SHARD_COLUMNS).where(
     _shards.stream_id == bindparam("at"), _shards.shard.in_(bindparam("wanted", expanding=True))
 )
-_BEAT = (
+_BEAT = PreparedWrite(
     update(tables.members)
     .where(_members.group_id == bindparam("at"), _members.incarnation == bindparam("who"))
     .values(
@@ -194,7 +253,7 @@ _BEAT = (
         held=bindparam("to_held"),
     )
 )
-_SAVE = (
+_SAVE = PreparedWrite(
     update(tables.claims)
     .where(_claims.group_id == bindparam("at"), _claims.shard == bindparam("of_shard"))
     .values(checkpoint=bindparam("offset"), saved_ms=bindparam("now"))

@@ -1,0 +1,93 @@
+"""Bad input to a step: a clear error, and nothing has changed; and how a user's own strategy is asked."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from shoal.core.balance import STRATEGIES, Members
+from shoal.core.errors import (
+    CheckpointBackwards,
+    InvalidInput,
+    NameTaken,
+    NotOwner,
+    OffsetOutOfRange,
+    ShoalError,
+    StrategyRefused,
+    UnknownConsumer,
+)
+from shoal.core.group import Group, GroupSettings
+from shoal.core.model import ShardId
+from shoal.core.ownership import Join, Leave, Letting, Release, Retire, Sync, Update, step
+from shoal.core.resharding import first_shards
+from tests.unit.group_world import World, kinds
+
+
+@pytest.mark.parametrize("timing", [(0, 1), (1001, 250), (1000, 1000), (1000, 0)])
+def test_a_join_with_timing_that_cannot_be_is_refused(timing: tuple[int, int]) -> None:
+    join = Join(name="b", incarnation="b1", timeout_ms=timing[0], interval_ms=timing[1])
+    World(2, "a").refused(join, InvalidInput)
+
+
+def test_a_stranger_and_one_that_is_gone_can_neither_retire_nor_come_back() -> None:
+    world = World(2, "a", "b")
+    world.leave("b1")
+    world.refused(Retire(incarnation="z1"), UnknownConsumer)
+    world.refused(Retire(incarnation="b1"), UnknownConsumer)
+    join = Join(name="b", incarnation="b1", timeout_ms=1000, interval_ms=250)
+    world.refused(join, UnknownConsumer)
+
+
+@pytest.mark.parametrize(
+    ("shard", "checkpoint", "error"),
+    [(0, 3, CheckpointBackwards), (0, 11, OffsetOutOfRange), (2, None, NotOwner), (-1, None, NotOwner)],
+)
+def test_a_release_with_a_fault_in_it_is_refused_as_a_whole(
+    shard: int, checkpoint: int | None, error: type[ShoalError]
+) -> None:
+    world = World(2, "a")
+    world.append(0, 10)
+    world.save(0, 4)
+    good = Letting(shard=ShardId(1), epoch=2)
+    bad = Letting(shard=ShardId(shard), epoch=1, checkpoint=checkpoint)
+    for event in (
+        Release(incarnation="a1", lettings=[good, bad]),
+        Leave(incarnation="a1", lettings=[good, bad]),
+    ):
+        world.refused(event, error)
+        assert world.owners() == ["a1", "a1"]
+
+
+def test_a_users_strategy_whose_answer_is_refused_changes_nothing() -> None:
+    world = World(2, "a", strategies={**STRATEGIES, "mine": lambda *_: {}})
+    world.refused(Update(settings=replace(world.group.settings, strategy="mine")), StrategyRefused)
+    assert world.group.settings.strategy == "balanced"
+
+
+def test_a_users_strategy_is_asked_by_names_and_about_what_is_intended() -> None:
+    asked: list[object] = []
+
+    def all_to_the_last(
+        shards: Sequence[ShardId], members: Members, held: Mapping[ShardId, str]
+    ) -> Mapping[ShardId, str]:
+        asked.append((shards, members, dict(held)))
+        return dict.fromkeys(shards, members[-1])
+
+    group = Group(id=1, stream_id=1, name="g", settings=GroupSettings(timeout_ms=1000, strategy="mine"))
+    shards = first_shards(2, 0)
+    for name in "ab":
+        join = Join(name=name, incarnation=f"{name}1", timeout_ms=1000, interval_ms=250)
+        group = step(group, join, shards, {"mine": all_to_the_last}).group
+    step(group, Sync(), shards, {"mine": all_to_the_last})
+    assert asked == [
+        ([0, 1], ["a"], {}),
+        ([0, 1], ["a", "b"], {0: "a", 1: "a"}),
+        ([0, 1], ["a", "b"], {0: "b", 1: "b"}),
+    ]
+
+
+def test_who_is_barred_may_let_go_but_not_retire() -> None:
+    world = World(2, "a")
+    world.join("a2")
+    world.refused(Retire(incarnation="a1"), NameTaken)
+    assert kinds(world.release("a1", 0)) == ["released", "granted"]
