@@ -8,34 +8,19 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self
 
 import pyarrow as pa
 
-from shoal.consumer import Membership
 from shoal.core.appending import check_stamp
 from shoal.core.balance import Strategy
 from shoal.core.checking import is_number, is_whole
-from shoal.core.checkpoint import Save
-from shoal.core.describing import GroupInfo
 from shoal.core.errors import EmptyBatch, InvalidInput, ShoalError
-from shoal.core.group import (
-    Coordination,
-    Delivery,
-    Group,
-    GroupSettings,
-    Note,
-    handover_timeout_ms,
-    interval_ms,
-    timeout_ms,
-)
-from shoal.core.holding import Answered
-from shoal.core.limits import GROUPS_PER_STREAM, HISTORY_KEPT, RETENTION_MAX
+from shoal.core.limits import GROUPS_PER_STREAM
 from shoal.core.lineage import find_shard
 from shoal.core.model import (
     Appended,
@@ -43,19 +28,19 @@ from shoal.core.model import (
     KeyHash,
     ProducerStamp,
     Shard,
-    ShardId,
     StreamInfo,
     StreamSettings,
     StreamStats,
     Trimmed,
 )
 from shoal.core.names import checked_name, stream_name
-from shoal.core.positions import Start, StartKind
 from shoal.core.reading import ReadLimits
 from shoal.core.retention import checked_retention
 from shoal.core.ring import checked_hash, checked_shard_count, key_bytes
+from shoal.front.arguments import choice, retention_ms
+from shoal.front.groups import GroupCalls
 from shoal.hub.local import LocalHub
-from shoal.ports import Fence, HubService, Submission
+from shoal.ports import HubService, Submission
 from shoal.producer import Producer, ProducerOptions
 from shoal.store.sql.store import SQLStore
 from shoal.wire.batch import Batch
@@ -98,14 +83,13 @@ def connect(
     return Hub(hub, store.description)
 
 
-class Hub:
+class Hub(GroupCalls):
     """The whole service behind one object. Safe to use from many threads, and in a forked child."""
 
     def __init__(self, service: HubService, description: str) -> None:
-        self._service = service
+        super().__init__(service)
         self._description = description
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
-        self._memberships: weakref.WeakSet[Membership] = weakref.WeakSet()
 
     @property
     def service(self) -> HubService:
@@ -131,9 +115,9 @@ class Hub:
         in seconds or as a timedelta; without one, and without `retention_bytes`, records are kept for ever.
         """
         settings = StreamSettings(
-            hash=_choice("hash", hash, KeyHash),
-            compression=_choice("compression", compression, Compression),
-            retention_ms=_retention_ms(retention),
+            hash=choice("hash", hash, KeyHash),
+            compression=choice("compression", compression, Compression),
+            retention_ms=retention_ms(retention),
             retention_bytes=checked_retention("retention_bytes", retention_bytes),
             schema=stored_schema(schema),
         )
@@ -156,7 +140,7 @@ class Hub:
     ) -> StreamInfo:
         """Change how long, and how much, a stream keeps. None is for ever."""
         size = checked_retention("retention_bytes", retention_bytes)
-        return self._service.set_retention(stream_name(name), _retention_ms(retention), size)
+        return self._service.set_retention(stream_name(name), retention_ms(retention), size)
 
     def list_projects(self) -> list[str]:
         """All projects by name."""
@@ -261,13 +245,6 @@ class Hub:
         fence = self._fence(stream, group, epoch)
         return self._service.read(stream_name(stream), shard, offset, limits, fence)
 
-    def _fence(self, stream: str, group: str | None, epoch: int | None) -> Fence | None:
-        if group is None and epoch is None:
-            return None
-        if group is None or not is_whole(epoch):
-            raise InvalidInput("epoch", epoch, "an owner shows both its group and the epoch of its lease")
-        return Fence(self._service.groups.find(stream_name(stream), checked_name("group", group)).id, epoch)
-
     def first_offset(self, stream: str, shard: int) -> int:
         """The first offset that retention has kept."""
         return find_shard(self.describe_stream(stream), shard).first_offset
@@ -279,147 +256,6 @@ class Hub:
     def offset_at(self, stream: str, shard: int, time: int | datetime) -> int:
         """The first offset at or after a time: milliseconds since 1970, or a datetime with a time zone."""
         return self._service.offset_at(stream_name(stream), shard, timestamp_ms(time))
-
-    # --- Groups. ---
-
-    def create_group(
-        self,
-        stream: str,
-        group: str,
-        *,
-        in_order: bool = True,
-        timeout: float = 20.0,
-        handover_timeout: float | None = None,
-        coordination: str = "coordinated",
-        delivery: str = "exclusive",
-        strategy: str = "balanced",
-        start: str | datetime | Mapping[int, int] = "earliest",
-    ) -> GroupInfo:
-        """Make a group of consumers that share a stream, each shard with one owner at a time.
-
-        `in_order`: a shard is consumed after all its ancestors, so that keys keep their order across splits
-        and merges. `timeout`: seconds after which a silent consumer is dead. `handover_timeout`: seconds that
-        a living one may take to let go of a shard; None waits for it. `start`: earliest, latest, a datetime,
-        or offsets by shard; resolved now, once.
-        """
-        settings = GroupSettings(
-            in_order=_flag("in_order", in_order),
-            timeout_ms=timeout_ms("timeout", timeout),
-            handover_timeout_ms=handover_timeout_ms(handover_timeout),
-            coordination=_choice("coordination", coordination, Coordination),
-            delivery=_choice("delivery", delivery, Delivery),
-            strategy=checked_name("strategy", strategy),
-        )
-        name = checked_name("group", group)
-        return self._service.groups.create(stream_name(stream), name, settings, _start("start", start))
-
-    def describe_group(self, stream: str, group: str) -> GroupInfo:
-        """The group as of now: `.state`, `.members`, `.shards` with owner, epoch, checkpoint and lag."""
-        return self._service.groups.describe(stream_name(stream), checked_name("group", group))
-
-    def list_groups(self, stream: str) -> list[Group]:
-        """The groups of a stream by name, with their `.settings`."""
-        return list(self._service.groups.list(stream_name(stream)))
-
-    def update_group(
-        self,
-        stream: str,
-        group: str,
-        *,
-        in_order: bool | None = None,
-        timeout: float | None = None,
-        handover_timeout: float | Literal["keep"] | None = "keep",
-    ) -> GroupInfo:
-        """Change a group's settings; what is not given stays.
-
-        From in_order to not: shards that wait are released. The other way: only shards born later are bound.
-        """
-        given: dict[str, Any] = {
-            "in_order": None if in_order is None else _flag("in_order", in_order),
-            "timeout_ms": None if timeout is None else timeout_ms("timeout", timeout),
-        }
-        changes = {name: value for name, value in given.items() if value is not None}
-        if handover_timeout != "keep":
-            changes["handover_timeout_ms"] = handover_timeout_ms(handover_timeout)
-        return self._service.groups.update(
-            stream_name(stream), checked_name("group", group), lambda old: replace(old, **changes)
-        )
-
-    def delete_group(self, stream: str, group: str, *, force: bool = False) -> None:
-        """Remove a group with its checkpoints. One that consumers use is removed only with `force`."""
-        self._service.groups.delete(stream_name(stream), checked_name("group", group), force=force)
-
-    def reset_group(
-        self, stream: str, group: str, to: str | datetime | Mapping[int, int]
-    ) -> Sequence[ShardId]:
-        """Begin again: at "earliest", "latest", a datetime, or at offsets by shard; also while it runs.
-
-        The leases that it touches end. Returns, for an in-order group, the shards after those that were named
-        of which something had been read already.
-        """
-        name, start = checked_name("group", group), _start("to", to)
-        return self._service.groups.rewind(stream_name(stream), name, start, "reset")
-
-    def checkpoint(
-        self,
-        stream: str,
-        group: str,
-        shard: int,
-        offset: int,
-        *,
-        epoch: int | None = None,
-        force: bool = False,
-    ) -> Sequence[ShardId]:
-        """Save where a group goes on in a shard: as its owner, showing the `epoch`, or by `force`.
-
-        A forced one ends the owner's lease, and opens a shard again that was over.
-        """
-        name, groups = stream_name(stream), self._service.groups
-        if force:
-            start = Start(kind=StartKind.OFFSETS, offsets={shard: offset})
-            return groups.rewind(name, checked_name("group", group), start, "forced checkpoint")
-        fence = self._fence(stream, group, epoch)
-        if fence is None or epoch is None:
-            raise InvalidInput("epoch", epoch, "show the epoch of your lease, or use force=True")
-        save = Save(shard=find_shard(self.describe_stream(stream), shard).id, epoch=epoch, offset=offset)
-        groups.save(name, fence.group_id, [save])
-        return ()
-
-    def group_history(self, stream: str, group: str, limit: int = 100) -> list[tuple[datetime, Note]]:
-        """What happened in a group, oldest first: who joined, left, was expired, what moved, and why."""
-        if not is_whole(limit) or not 1 <= limit <= HISTORY_KEPT:
-            raise InvalidInput("limit", limit, f"from 1 to {HISTORY_KEPT} lines")
-        lines = self._service.groups.history(stream_name(stream), checked_name("group", group), limit)
-        return [(datetime.fromtimestamp(at_ms / 1000, UTC), note) for at_ms, note in lines]
-
-    def join_group(
-        self,
-        stream: str,
-        group: str,
-        consumer: str,
-        *,
-        heartbeat_interval: float | None = None,
-        listener: Callable[[Answered], None] | None = None,
-    ) -> Membership:
-        """Become a member of a group, under a name of your own. For those who process by themselves.
-
-        The membership beats in a thread of its own and knows what it holds; `listener` is told of changes.
-        """
-        name, of_group = stream_name(stream), checked_name("group", group)
-        interval = None
-        if heartbeat_interval is not None:
-            settings = self._service.groups.find(name, of_group).settings
-            interval = interval_ms(heartbeat_interval, settings.timeout_ms)
-        membership = Membership(
-            self._service,
-            name,
-            of_group,
-            checked_name("consumer", consumer),
-            interval_ms=interval,
-            listener=listener,
-        )
-        self._memberships.add(membership)
-        return membership
 
     # --- Keeping. ---
 
@@ -470,43 +306,6 @@ def _fit_list(layout: Layout, records: object) -> pa.RecordBatch:
         times.append(timestamp_ms(record.timestamp) if is_record else now_ms)
         headers.append(check_headers(record.headers) if is_record else None)
     return fit_records(layout, values, keys, times, headers if any(headers) else None)
-
-
-def _start(field: str, value: object) -> Start:
-    """A position as users name it."""
-    if isinstance(value, datetime):
-        return Start(kind=StartKind.TIME, time_ms=timestamp_ms(value))
-    if isinstance(value, Mapping):
-        return Start(kind=StartKind.OFFSETS, offsets=dict(value))
-    if value in {StartKind.EARLIEST, StartKind.LATEST}:
-        return Start(kind=StartKind(str(value)))
-    raise InvalidInput(field, value, "'earliest', 'latest', a datetime with a time zone, or {shard: offset}")
-
-
-def _flag(field: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidInput(field, value, "True or False")
-    return value
-
-
-_Kind = TypeVar("_Kind", KeyHash, Compression, Coordination, Delivery)
-
-
-def _choice(field: str, value: str, kinds: type[_Kind]) -> _Kind:
-    try:
-        return kinds(value)
-    except ValueError as error:
-        raise InvalidInput(field, value, f"one of {', '.join(kind.value for kind in kinds)}") from error
-
-
-def _retention_ms(value: timedelta | float | None) -> int | None:
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    if value is None:
-        return None
-    if not is_number(value) or not 0 < value <= RETENTION_MAX / 1000:
-        raise InvalidInput("retention", value, "seconds, or a timedelta, more than 0; None keeps for ever")
-    return max(1, int(value * 1000))
 
 
 def _now_ms() -> int:

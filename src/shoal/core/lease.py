@@ -296,6 +296,23 @@ def ended(row: LeaseRow) -> LeaseRow:
     return replace(row, revision=row.revision + 1, is_over=True)
 
 
+def vacated(row: LeaseRow) -> LeaseRow:
+    """A row that is over, and whose owner can act no more: nobody is going to take it from there."""
+    assert row.is_over
+    assert row.is_available
+    return replace(
+        row,
+        revision=row.revision + 1,
+        lease_id=row.lease_id + 1,
+        lease_owner=None,
+        consumer_owner=None,
+        owner_epoch=0,
+        stood_ms=0,
+        waited_ms=0,
+        lapse_ms=0,
+    )
+
+
 def saved(row: LeaseRow | None, shard: Shard, holder: str, epoch: int, offset: int) -> LeaseRow:
     """The row with its owner's checkpoint, or why it does not count."""
     row = fenced(row, shard.id, holder, epoch)

@@ -30,6 +30,7 @@ from shoal.core.lease import (
     frozen,
     stolen,
     taken,
+    vacated,
     watched,
 )
 from shoal.core.model import Shard, ShardId
@@ -254,7 +255,7 @@ def _watch_rows(work: _Work) -> None:
             step_ms = _step_ms(row.interval_ms, is_late=is_late)
             elapsed_ms = work.elapsed(("stood", row.shard), _stood(row), row.interval_ms, step_ms)
             stood_ms = elapsed_ms if row.stood_ms < PATIENCE * row.timeout_ms else 0
-        if row.is_stolen and not row.is_over and not row.is_available:
+        if row.is_stolen and not row.is_available and (row.lapse_ms or not row.is_over):
             is_late = row.lapse_ms > 0 or bound_ms is not None
             step_ms = _step_ms(row.interval_ms, is_late=is_late)
             waited_ms = work.elapsed(("waited", row.shard), _waited(row), row.interval_ms, step_ms)
@@ -280,6 +281,9 @@ def _follow_stream(work: _Work) -> None:
         work.others.append(Change(kind=ChangeKind.CREATE, old=None, new=row, wants_number=True))
     for row in starting_over(work.rows, work.view.shards):
         work.put(ended(row), ChangeKind.END)
+    for row in list(work.rows.values()):
+        if row.is_over and row.consumer_owner is not None and _may_take(work, row):
+            work.put(vacated(row), ChangeKind.END)
     for row in [*work.standing.void, *work.standing.done]:
         work.kinds.pop(row.shard, None)
         work.others.append(Change(kind=ChangeKind.CLEAN, old=row, new=None))
@@ -311,8 +315,7 @@ def _take_and_steal(work: _Work) -> None:
         if not work.is_eligible(row):
             continue
         row = _claimed_from_former(work, row)
-        is_mine = row.consumer_owner == work.me.incarnation  # What is ours and stood still is just renewed.
-        if row.is_lapsed or (row.is_available and not is_mine):
+        if _may_take(work, row):
             if (reserved := _reserved_for(row, candidates)) is None:
                 free.append(row)
                 continue
@@ -334,6 +337,11 @@ def _take_and_steal(work: _Work) -> None:
                 is_kept = row.consumer_owner == work.me.incarnation
                 after = stolen(row, work.me.incarnation)
                 work.put(after, ChangeKind.RETURN if is_kept else ChangeKind.STEAL)
+
+
+def _may_take(work: _Work, row: LeaseRow) -> bool:
+    """What is ours and stood still is not taken anew, but renewed."""
+    return row.is_lapsed or (row.is_available and row.consumer_owner != work.me.incarnation)
 
 
 def _reserved_for(row: LeaseRow, candidates: Mapping[str, InstanceRow]) -> InstanceRow | None:

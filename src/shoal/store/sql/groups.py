@@ -10,31 +10,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import BigInteger, and_, bindparam, delete, exists, func, insert, or_, select, update
-from sqlalchemy.engine import Connection
+from sqlalchemy import and_, bindparam, delete, exists, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from shoal.core.errors import GroupExists, StoreFailure, TooManyGroups
 from shoal.core.group import (
     Claim,
-    Coordination,
-    Delivery,
     Group,
-    GroupSettings,
     Member,
     MemberStatus,
     Note,
     ShardState,
 )
-from shoal.core.handover import HandedOver
 from shoal.core.holding import View, granted
-from shoal.core.limits import HISTORY_KEPT
 from shoal.core.model import ShardId, StreamInfo
 from shoal.ports import MemberView
 from shoal.store.sql import tables
 from shoal.store.sql.catalog import SHARD_COLUMNS, info_of, shard_of
 from shoal.store.sql.database import Database
-from shoal.store.sql.prepared import PreparedSelect, PreparedWrite
+from shoal.store.sql.group_rows import claim_of, claim_row, group_of, member_of, settings_columns
+from shoal.store.sql.group_saving import OutrunError, last_epoch, save_step
+from shoal.store.sql.prepared import PreparedSelect
 
 _groups = tables.groups.c
 _members = tables.members.c
@@ -42,7 +38,6 @@ _claims = tables.claims.c
 _notes = tables.notes.c
 _shards = tables.shards.c
 
-EPOCHS: Final = "epoch"
 _KNOWN_GROUPS: Final = 256
 """Groups whose last rows are remembered."""
 _Value = TypeVar("_Value")
@@ -78,7 +73,7 @@ class SQLGroups:
             if len(names) >= limit:
                 raise TooManyGroups(stream=str(stream.full_name), limit=limit)
             # A group that was deleted and is made again goes on above all epochs it ever gave.
-            epoch = max(group.epoch, _last_epoch(connection))
+            epoch = max(group.epoch, last_epoch(connection))
             made = connection.execute(
                 insert(tables.groups).values(
                     stream_id=stream.id,
@@ -87,7 +82,7 @@ class SQLGroups:
                     epoch=epoch,
                     distrust_ms=0,
                     created_ms=now_ms,
-                    **_settings_columns(group.settings),
+                    **settings_columns(group.settings),
                 )
             )
             assert made.inserted_primary_key is not None
@@ -95,7 +90,7 @@ class SQLGroups:
             if group.claims:
                 connection.execute(
                     insert(tables.claims),
-                    [{**_claim_row(group_id, claim), "since_ms": now_ms} for claim in group.claims],
+                    [{**claim_row(group_id, claim), "since_ms": now_ms} for claim in group.claims],
                 )
         return Group(
             id=group_id,
@@ -148,14 +143,9 @@ class SQLGroups:
         """See GroupStore."""
         try:
             with self._database.write() as connection:
-                _swap_group(connection, before, after)
-                _save_members(connection, before, after, now_ms)
-                _save_claims(connection, before, after, now_ms)
-                _save_notes(connection, after.id, notes, now_ms)
-                if after.epoch != before.epoch:
-                    _raise_epoch(connection, after.epoch)
+                save_step(connection, before, after, notes, now_ms)
                 self._database.dialect.announce(connection, [f"g{after.id}"])
-        except _OutrunError:
+        except OutrunError:
             return False
         return True
 
@@ -305,234 +295,6 @@ class _Known:
         return value
 
 
-class _OutrunError(Exception):
-    """Someone else was faster; the transaction is rolled back."""
-
-
-def _swap_group(connection: Connection, before: Group, after: Group) -> None:
-    row = {
-        "at": before.id,
-        "was": before.version,
-        "to_version": after.version,
-        "to_epoch": after.epoch,
-        "to_distrust_ms": after.distrust_ms,
-        **{f"to_{name}": value for name, value in _settings_columns(after.settings).items()},
-    }
-    if _SWAP_GROUP.run(connection, [row]) != 1:
-        raise _OutrunError
-
-
-def _save_members(connection: Connection, before: Group, after: Group, now_ms: int) -> None:
-    """Not what heartbeats and watches write. The end of a member is tied to the counter it was seen at."""
-    born, changed, ended = [], [], []
-    for key, member in after.members.items():
-        old = before.members.get(key)
-        if old is None:
-            born.append({**_member_row(after.id, member), "joined_ms": now_ms})
-        elif old != member:
-            row = {
-                "at": after.id,
-                "who": key,
-                "to_status": member.status.value,
-                "to_assigned": member.assigned,
-            }
-            if member.status is MemberStatus.GONE and old.status is not MemberStatus.GONE:
-                ended.append({**row, "beat_was": old.beat})
-            else:
-                changed.append(row)
-    if _CHANGE_MEMBER.run(connection, changed) != len(changed):
-        raise _OutrunError
-    if _END_MEMBER.run(connection, ended) != len(ended):
-        raise _OutrunError
-    _INSERT_MEMBER.run(connection, born)
-    pruned = [{"at": after.id, "who": key} for key in before.members if key not in after.members]
-    _DELETE_MEMBER.run(connection, pruned)
-
-
-def _save_claims(connection: Connection, before: Group, after: Group, now_ms: int) -> None:
-    known = len(before.claims)
-    born = [{**_claim_row(after.id, claim), "since_ms": now_ms} for claim in after.claims[known:]]
-    _INSERT_CLAIM.run(connection, born)
-    pairs = zip(before.claims, after.claims[:known], strict=True)
-    _write_claims(connection, after.id, [(old, new) for old, new in pairs if old is not new], now_ms)
-
-
-def _write_claims(
-    connection: Connection, group_id: int, changes: Sequence[tuple[Claim, Claim]], now_ms: int
-) -> None:
-    """A checkpoint is written only where the step changed it: owners save theirs meanwhile."""
-    moved, placed = [], []
-    for old, new in changes:
-        if old == new:
-            continue
-        row = _claim_row(group_id, new)
-        checkpoint = row.pop("checkpoint")
-        since = now_ms if (old.state, old.epoch) != (new.state, new.epoch) else None
-        moved.append({**{f"to_{name}": value for name, value in row.items()}, "to_since_ms": since})
-        if new.checkpoint != old.checkpoint:
-            placed.append({"at": group_id, "of_shard": new.shard, "offset": checkpoint, "now": now_ms})
-    _MOVE_CLAIM.run(connection, moved)
-    _PLACE_CLAIM.run(connection, placed)
-
-
-def save_hand_over(
-    connection: Connection,
-    group: Group,
-    outcome: HandedOver,
-    before: Mapping[ShardId, Claim],
-    now_ms: int,
-) -> None:
-    """What a plain hand-over changed. The group's row is locked by the caller."""
-    _swap_group(connection, group, outcome.group)
-    rows = [
-        {"at": group.id, "who": m.incarnation, "to_status": m.status.value, "to_assigned": m.assigned}
-        for m in sorted(outcome.members, key=lambda member: member.incarnation)
-    ]
-    _CHANGE_MEMBER.run(connection, rows)
-    _write_claims(connection, group.id, [(before[claim.shard], claim) for claim in outcome.claims], now_ms)
-    _save_notes(connection, group.id, outcome.notes, now_ms)
-    _raise_epoch(connection, outcome.group.epoch)
-
-
-def _save_notes(connection: Connection, group_id: int, notes: Sequence[Note], now_ms: int) -> None:
-    if not notes:
-        return
-    last = _LAST_NOTE.rows(connection, {"at": group_id})[0].last or 0
-    _INSERT_NOTE.run(
-        connection,
-        [
-            {
-                "group_id": group_id,
-                "number": last + place,
-                "at_ms": now_ms,
-                "kind": note.kind,
-                "consumer": note.consumer,
-                "shard": note.shard,
-                "epoch": note.epoch,
-                "detail": note.detail,
-            }
-            for place, note in enumerate(notes[-HISTORY_KEPT:], 1)
-        ],
-    )
-    oldest = last + min(len(notes), HISTORY_KEPT) - HISTORY_KEPT
-    if oldest > 0:
-        _DELETE_NOTES.run(connection, [{"at": group_id, "oldest": oldest}])
-
-
-def _last_epoch(connection: Connection) -> int:
-    query = select(tables.sequences.c.value).where(tables.sequences.c.name == EPOCHS)
-    return connection.execute(query).scalar() or 0
-
-
-def _raise_epoch(connection: Connection, epoch: int) -> None:
-    """The store's sequence goes with the highest epoch that any group gave."""
-    if _RAISE_EPOCH.run(connection, [{"to": epoch}]) == 0 and _last_epoch(connection) == 0:
-        connection.execute(insert(tables.sequences).values(name=EPOCHS, value=epoch))
-
-
-# --- Rows and values. -------------------------------------------------------------------------------
-
-
-def group_of(row: Any, members: Mapping[str, Member] | None = None, claims: Sequence[Claim] = ()) -> Group:
-    """A row of the group table as a value."""
-    return Group(
-        id=row.id,
-        stream_id=row.stream_id,
-        name=row.name,
-        version=row.version,
-        epoch=row.epoch,
-        settings=GroupSettings(
-            in_order=bool(row.in_order),
-            timeout_ms=row.timeout_ms,
-            handover_timeout_ms=row.handover_timeout_ms,
-            coordination=Coordination(row.coordination),
-            delivery=Delivery(row.delivery),
-            strategy=row.strategy,
-            rules=row.rules,
-        ),
-        members=members or {},
-        claims=claims,
-        distrust_ms=row.distrust_ms,
-        created_ms=row.created_ms,
-    )
-
-
-def _settings_columns(settings: GroupSettings) -> dict[str, Any]:
-    return {
-        "in_order": int(settings.in_order),
-        "timeout_ms": settings.timeout_ms,
-        "handover_timeout_ms": settings.handover_timeout_ms,
-        "coordination": settings.coordination.value,
-        "delivery": settings.delivery.value,
-        "strategy": settings.strategy,
-        "rules": settings.rules,
-    }
-
-
-def member_of(row: Any) -> Member:
-    """A row of the member table as a value."""
-    return Member(
-        incarnation=row.incarnation,
-        name=row.name,
-        status=MemberStatus(row.status),
-        beat=row.beat,
-        timeout_ms=row.timeout_ms,
-        interval_ms=row.interval_ms,
-        stood_ms=row.stood_ms,
-        assigned=row.assigned,
-        held=row.held,
-    )
-
-
-def _member_row(group_id: int, member: Member) -> dict[str, Any]:
-    return {
-        "group_id": group_id,
-        "incarnation": member.incarnation,
-        "name": member.name,
-        "status": member.status.value,
-        "beat": member.beat,
-        "timeout_ms": member.timeout_ms,
-        "interval_ms": member.interval_ms,
-        "stood_ms": member.stood_ms,
-        "assigned": member.assigned,
-        "held": member.held,
-    }
-
-
-def claim_of(row: Any) -> Claim:
-    """A row of the claim table as a value."""
-    return Claim(
-        shard=ShardId(row.shard),
-        state=ShardState(row.state),
-        checkpoint=row.checkpoint,
-        epoch=row.epoch,
-        owner=row.owner,
-        owner_epoch=row.owner_epoch,
-        next=row.next_owner,
-        is_bound=bool(row.is_bound),
-        restart=row.restart,
-        handover_ms=row.handover_ms,
-        lapse_ms=row.lapse_ms,
-    )
-
-
-def _claim_row(group_id: int, claim: Claim) -> dict[str, Any]:
-    return {
-        "group_id": group_id,
-        "shard": claim.shard,
-        "state": claim.state.value,
-        "checkpoint": claim.checkpoint,
-        "epoch": claim.epoch,
-        "owner": claim.owner,
-        "owner_epoch": claim.owner_epoch,
-        "next_owner": claim.next,
-        "is_bound": int(claim.is_bound),
-        "restart": claim.restart,
-        "handover_ms": claim.handover_ms,
-        "lapse_ms": claim.lapse_ms,
-    }
-
-
 _VIEWED = PreparedSelect(
     select(_members.assigned).where(
         _members.group_id == bindparam("at"),
@@ -572,54 +334,4 @@ _MEMBERS = PreparedSelect(
 )
 _CLAIMS = PreparedSelect(
     select(tables.claims).where(_claims.group_id == bindparam("at")).order_by(_claims.shard)
-)
-_SWAP_GROUP = PreparedWrite(
-    update(tables.groups)
-    .where(_groups.id == bindparam("at"), _groups.version == bindparam("was"))
-    .values(
-        {
-            name: bindparam(f"to_{name}")
-            for name in ("version", "epoch", "distrust_ms", *_settings_columns(GroupSettings()))
-        }
-    )
-)
-_CHANGE = update(tables.members).values(status=bindparam("to_status"), assigned=bindparam("to_assigned"))
-_ONE_MEMBER = (_members.group_id == bindparam("at"), _members.incarnation == bindparam("who"))
-_CHANGE_MEMBER = PreparedWrite(_CHANGE.where(*_ONE_MEMBER))
-_END_MEMBER = PreparedWrite(_CHANGE.where(*_ONE_MEMBER, _members.beat == bindparam("beat_was")))
-_INSERT_MEMBER = PreparedWrite(insert(tables.members))
-_DELETE_MEMBER = PreparedWrite(delete(tables.members).where(*_ONE_MEMBER))
-_INSERT_CLAIM = PreparedWrite(insert(tables.claims))
-_MOVE_CLAIM = PreparedWrite(
-    update(tables.claims)
-    .where(_claims.group_id == bindparam("to_group_id"), _claims.shard == bindparam("to_shard"))
-    .values(
-        state=bindparam("to_state"),
-        epoch=bindparam("to_epoch"),
-        owner=bindparam("to_owner"),
-        owner_epoch=bindparam("to_owner_epoch"),
-        next_owner=bindparam("to_next_owner"),
-        is_bound=bindparam("to_is_bound"),
-        restart=bindparam("to_restart"),
-        handover_ms=bindparam("to_handover_ms"),
-        lapse_ms=bindparam("to_lapse_ms"),
-        since_ms=func.coalesce(bindparam("to_since_ms", type_=BigInteger), _claims.since_ms),
-    )
-)
-_PLACE_CLAIM = PreparedWrite(
-    update(tables.claims)
-    .where(_claims.group_id == bindparam("at"), _claims.shard == bindparam("of_shard"))
-    .values(checkpoint=bindparam("offset"), saved_ms=bindparam("now"))
-)
-_LAST_NOTE = PreparedSelect(
-    select(func.max(_notes.number).label("last")).where(_notes.group_id == bindparam("at"))
-)
-_INSERT_NOTE = PreparedWrite(insert(tables.notes))
-_DELETE_NOTES = PreparedWrite(
-    delete(tables.notes).where(_notes.group_id == bindparam("at"), _notes.number <= bindparam("oldest"))
-)
-_RAISE_EPOCH = PreparedWrite(
-    update(tables.sequences)
-    .where(tables.sequences.c.name == EPOCHS, tables.sequences.c.value < bindparam("to"))
-    .values(value=bindparam("to"))
 )

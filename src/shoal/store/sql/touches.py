@@ -26,7 +26,8 @@ from shoal.ports import NotPlain, Touch, TouchAnswer
 from shoal.store.sql import tables
 from shoal.store.sql.catalog import SHARD_COLUMNS, shard_of
 from shoal.store.sql.database import Database
-from shoal.store.sql.groups import claim_of, group_of, member_of, save_hand_over
+from shoal.store.sql.group_rows import claim_of, group_of, member_of
+from shoal.store.sql.group_saving import save_hand_over
 from shoal.store.sql.prepared import PreparedWrite
 
 _groups = tables.groups.c

@@ -1,0 +1,189 @@
+"""The hub's calls about groups: made, changed, looked at, reset, joined."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from shoal.consumer import Membership
+from shoal.core.checking import is_whole
+from shoal.core.checkpoint import Save
+from shoal.core.describing import GroupInfo
+from shoal.core.errors import InvalidInput
+from shoal.core.group import (
+    Coordination,
+    Delivery,
+    Group,
+    GroupSettings,
+    Note,
+    handover_timeout_ms,
+    interval_ms,
+    timeout_ms,
+)
+from shoal.core.holding import Answered
+from shoal.core.limits import HISTORY_KEPT
+from shoal.core.lineage import find_shard
+from shoal.core.model import ShardId
+from shoal.core.names import checked_name, stream_name
+from shoal.core.positions import Start, StartKind
+from shoal.front.arguments import choice, flag, start_of
+from shoal.ports import Fence, HubService
+
+
+class GroupCalls:
+    """See Hub."""
+
+    def __init__(self, service: HubService) -> None:
+        self._service = service
+        self._memberships: weakref.WeakSet[Membership] = weakref.WeakSet()
+
+    def create_group(
+        self,
+        stream: str,
+        group: str,
+        *,
+        in_order: bool = True,
+        timeout: float = 20.0,
+        handover_timeout: float | None = None,
+        coordination: str = "coordinated",
+        delivery: str = "exclusive",
+        strategy: str = "balanced",
+        start: str | datetime | Mapping[int, int] = "earliest",
+    ) -> GroupInfo:
+        """Make a group of consumers that share a stream, each shard with one owner at a time.
+
+        `in_order`: a shard is consumed after all its ancestors, so that keys keep their order across splits
+        and merges. `timeout`: seconds after which a silent consumer is dead. `handover_timeout`: seconds that
+        a living one may take to let go of a shard; None waits for it. `start`: earliest, latest, a datetime,
+        or offsets by shard; resolved now, once.
+        """
+        settings = GroupSettings(
+            in_order=flag("in_order", in_order),
+            timeout_ms=timeout_ms("timeout", timeout),
+            handover_timeout_ms=handover_timeout_ms(handover_timeout),
+            coordination=choice("coordination", coordination, Coordination),
+            delivery=choice("delivery", delivery, Delivery),
+            strategy=checked_name("strategy", strategy),
+        )
+        name = checked_name("group", group)
+        return self._service.groups.create(stream_name(stream), name, settings, start_of("start", start))
+
+    def describe_group(self, stream: str, group: str) -> GroupInfo:
+        """The group as of now: `.state`, `.members`, `.shards` with owner, epoch, checkpoint and lag."""
+        return self._service.groups.describe(stream_name(stream), checked_name("group", group))
+
+    def list_groups(self, stream: str) -> list[Group]:
+        """The groups of a stream by name, with their `.settings`."""
+        return list(self._service.groups.list(stream_name(stream)))
+
+    def update_group(
+        self,
+        stream: str,
+        group: str,
+        *,
+        in_order: bool | None = None,
+        timeout: float | None = None,
+        handover_timeout: float | Literal["keep"] | None = "keep",
+    ) -> GroupInfo:
+        """Change a group's settings; what is not given stays.
+
+        From in_order to not: shards that wait are released. The other way: only shards born later are bound.
+        """
+        given: dict[str, Any] = {
+            "in_order": None if in_order is None else flag("in_order", in_order),
+            "timeout_ms": None if timeout is None else timeout_ms("timeout", timeout),
+        }
+        changes = {name: value for name, value in given.items() if value is not None}
+        if handover_timeout != "keep":
+            changes["handover_timeout_ms"] = handover_timeout_ms(handover_timeout)
+        return self._service.groups.update(
+            stream_name(stream), checked_name("group", group), lambda old: replace(old, **changes)
+        )
+
+    def delete_group(self, stream: str, group: str, *, force: bool = False) -> None:
+        """Remove a group with its checkpoints. One that consumers use is removed only with `force`."""
+        self._service.groups.delete(stream_name(stream), checked_name("group", group), force=force)
+
+    def reset_group(
+        self, stream: str, group: str, to: str | datetime | Mapping[int, int]
+    ) -> Sequence[ShardId]:
+        """Begin again: at "earliest", "latest", a datetime, or at offsets by shard; also while it runs.
+
+        The leases that it touches end. Returns, for an in-order group, the shards after those that were named
+        of which something had been read already.
+        """
+        name, start = checked_name("group", group), start_of("to", to)
+        return self._service.groups.rewind(stream_name(stream), name, start, "reset")
+
+    def checkpoint(
+        self,
+        stream: str,
+        group: str,
+        shard: int,
+        offset: int,
+        *,
+        epoch: int | None = None,
+        force: bool = False,
+    ) -> Sequence[ShardId]:
+        """Save where a group goes on in a shard: as its owner, showing the `epoch`, or by `force`.
+
+        A forced one ends the owner's lease, and opens a shard again that was over.
+        """
+        name, groups = stream_name(stream), self._service.groups
+        if force:
+            start = Start(kind=StartKind.OFFSETS, offsets={shard: offset})
+            return groups.rewind(name, checked_name("group", group), start, "forced checkpoint")
+        fence = self._fence(stream, group, epoch)
+        if fence is None or epoch is None:
+            raise InvalidInput("epoch", epoch, "show the epoch of your lease, or use force=True")
+        save = Save(
+            shard=find_shard(self._service.describe_stream(name), shard).id, epoch=epoch, offset=offset
+        )
+        groups.save(name, fence.group_id, [save])
+        return ()
+
+    def group_history(self, stream: str, group: str, limit: int = 100) -> list[tuple[datetime, Note]]:
+        """What happened in a group, oldest first: who joined, left, was expired, what moved, and why."""
+        if not is_whole(limit) or not 1 <= limit <= HISTORY_KEPT:
+            raise InvalidInput("limit", limit, f"from 1 to {HISTORY_KEPT} lines")
+        lines = self._service.groups.history(stream_name(stream), checked_name("group", group), limit)
+        return [(datetime.fromtimestamp(at_ms / 1000, UTC), note) for at_ms, note in lines]
+
+    def join_group(
+        self,
+        stream: str,
+        group: str,
+        consumer: str,
+        *,
+        heartbeat_interval: float | None = None,
+        listener: Callable[[Answered], None] | None = None,
+    ) -> Membership:
+        """Become a member of a group, under a name of your own. For those who process by themselves.
+
+        The membership beats in a thread of its own and knows what it holds; `listener` is told of changes.
+        """
+        name, of_group = stream_name(stream), checked_name("group", group)
+        interval = None
+        if heartbeat_interval is not None:
+            settings = self._service.groups.find(name, of_group).settings
+            interval = interval_ms(heartbeat_interval, settings.timeout_ms)
+        membership = Membership(
+            self._service,
+            name,
+            of_group,
+            checked_name("consumer", consumer),
+            interval_ms=interval,
+            listener=listener,
+        )
+        self._memberships.add(membership)
+        return membership
+
+    def _fence(self, stream: str, group: str | None, epoch: int | None) -> Fence | None:
+        if group is None and epoch is None:
+            return None
+        if group is None or not is_whole(epoch):
+            raise InvalidInput("epoch", epoch, "an owner shows both its group and the epoch of its lease")
+        return Fence(self._service.groups.find(stream_name(stream), checked_name("group", group)).id, epoch)

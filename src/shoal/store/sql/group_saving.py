@@ -1,0 +1,217 @@
+"""Saves what a step or a plain hand-over changed, within a transaction.
+
+A step never writes what heartbeats, checkpoints and watches write; where it judged by such a column, the
+column is in its condition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from sqlalchemy import BigInteger, bindparam, delete, func, insert, select, update
+from sqlalchemy.engine import Connection
+
+from shoal.core.group import Claim, Group, GroupSettings, MemberStatus, Note
+from shoal.core.handover import HandedOver
+from shoal.core.limits import HISTORY_KEPT
+from shoal.core.model import ShardId
+from shoal.store.sql import tables
+from shoal.store.sql.group_rows import claim_row, member_row, settings_columns
+from shoal.store.sql.prepared import PreparedSelect, PreparedWrite
+
+_groups = tables.groups.c
+_members = tables.members.c
+_claims = tables.claims.c
+_notes = tables.notes.c
+
+EPOCHS: Final = "epoch"
+
+
+class OutrunError(Exception):
+    """Someone else was faster; the transaction is rolled back."""
+
+
+def save_step(
+    connection: Connection, before: Group, after: Group, notes: Sequence[Note], now_ms: int
+) -> None:
+    """All that a step changed, or OutrunError if what it was thought out from has changed."""
+    _swap_group(connection, before, after)
+    _save_members(connection, before, after, now_ms)
+    _save_claims(connection, before, after, now_ms)
+    _save_notes(connection, after.id, notes, now_ms)
+    if after.epoch != before.epoch:
+        _raise_epoch(connection, after.epoch)
+
+
+def _swap_group(connection: Connection, before: Group, after: Group) -> None:
+    row = {
+        "at": before.id,
+        "was": before.version,
+        "to_version": after.version,
+        "to_epoch": after.epoch,
+        "to_distrust_ms": after.distrust_ms,
+        **{f"to_{name}": value for name, value in settings_columns(after.settings).items()},
+    }
+    if _SWAP_GROUP.run(connection, [row]) != 1:
+        raise OutrunError
+
+
+def _save_members(connection: Connection, before: Group, after: Group, now_ms: int) -> None:
+    """Not what heartbeats and watches write. The end of a member is tied to the counter it was seen at."""
+    born, changed, ended = [], [], []
+    for key, member in after.members.items():
+        old = before.members.get(key)
+        if old is None:
+            born.append({**member_row(after.id, member), "joined_ms": now_ms})
+        elif old != member:
+            row = {
+                "at": after.id,
+                "who": key,
+                "to_status": member.status.value,
+                "to_assigned": member.assigned,
+            }
+            if member.status is MemberStatus.GONE and old.status is not MemberStatus.GONE:
+                ended.append({**row, "beat_was": old.beat})
+            else:
+                changed.append(row)
+    if _CHANGE_MEMBER.run(connection, changed) != len(changed):
+        raise OutrunError
+    if _END_MEMBER.run(connection, ended) != len(ended):
+        raise OutrunError
+    _INSERT_MEMBER.run(connection, born)
+    pruned = [{"at": after.id, "who": key} for key in before.members if key not in after.members]
+    _DELETE_MEMBER.run(connection, pruned)
+
+
+def _save_claims(connection: Connection, before: Group, after: Group, now_ms: int) -> None:
+    known = len(before.claims)
+    born = [{**claim_row(after.id, claim), "since_ms": now_ms} for claim in after.claims[known:]]
+    _INSERT_CLAIM.run(connection, born)
+    pairs = zip(before.claims, after.claims[:known], strict=True)
+    _write_claims(connection, after.id, [(old, new) for old, new in pairs if old is not new], now_ms)
+
+
+def _write_claims(
+    connection: Connection, group_id: int, changes: Sequence[tuple[Claim, Claim]], now_ms: int
+) -> None:
+    """A checkpoint is written only where the step changed it: owners save theirs meanwhile."""
+    moved, placed = [], []
+    for old, new in changes:
+        if old == new:
+            continue
+        row = claim_row(group_id, new)
+        checkpoint = row.pop("checkpoint")
+        since = now_ms if (old.state, old.epoch) != (new.state, new.epoch) else None
+        moved.append({**{f"to_{name}": value for name, value in row.items()}, "to_since_ms": since})
+        if new.checkpoint != old.checkpoint:
+            placed.append({"at": group_id, "of_shard": new.shard, "offset": checkpoint, "now": now_ms})
+    _MOVE_CLAIM.run(connection, moved)
+    _PLACE_CLAIM.run(connection, placed)
+
+
+def save_hand_over(
+    connection: Connection,
+    group: Group,
+    outcome: HandedOver,
+    before: Mapping[ShardId, Claim],
+    now_ms: int,
+) -> None:
+    """What a plain hand-over changed. The group's row is locked by the caller."""
+    _swap_group(connection, group, outcome.group)
+    rows = [
+        {"at": group.id, "who": m.incarnation, "to_status": m.status.value, "to_assigned": m.assigned}
+        for m in sorted(outcome.members, key=lambda member: member.incarnation)
+    ]
+    _CHANGE_MEMBER.run(connection, rows)
+    _write_claims(connection, group.id, [(before[claim.shard], claim) for claim in outcome.claims], now_ms)
+    _save_notes(connection, group.id, outcome.notes, now_ms)
+    _raise_epoch(connection, outcome.group.epoch)
+
+
+def _save_notes(connection: Connection, group_id: int, notes: Sequence[Note], now_ms: int) -> None:
+    if not notes:
+        return
+    last = _LAST_NOTE.rows(connection, {"at": group_id})[0].last or 0
+    _INSERT_NOTE.run(
+        connection,
+        [
+            {
+                "group_id": group_id,
+                "number": last + place,
+                "at_ms": now_ms,
+                "kind": note.kind,
+                "consumer": note.consumer,
+                "shard": note.shard,
+                "epoch": note.epoch,
+                "detail": note.detail,
+            }
+            for place, note in enumerate(notes[-HISTORY_KEPT:], 1)
+        ],
+    )
+    oldest = last + min(len(notes), HISTORY_KEPT) - HISTORY_KEPT
+    if oldest > 0:
+        _DELETE_NOTES.run(connection, [{"at": group_id, "oldest": oldest}])
+
+
+def last_epoch(connection: Connection) -> int:
+    query = select(tables.sequences.c.value).where(tables.sequences.c.name == EPOCHS)
+    return connection.execute(query).scalar() or 0
+
+
+def _raise_epoch(connection: Connection, epoch: int) -> None:
+    """The store's sequence goes with the highest epoch that any group gave."""
+    if _RAISE_EPOCH.run(connection, [{"to": epoch}]) == 0 and last_epoch(connection) == 0:
+        connection.execute(insert(tables.sequences).values(name=EPOCHS, value=epoch))
+
+
+_SWAP_GROUP = PreparedWrite(
+    update(tables.groups)
+    .where(_groups.id == bindparam("at"), _groups.version == bindparam("was"))
+    .values(
+        {
+            name: bindparam(f"to_{name}")
+            for name in ("version", "epoch", "distrust_ms", *settings_columns(GroupSettings()))
+        }
+    )
+)
+_CHANGE = update(tables.members).values(status=bindparam("to_status"), assigned=bindparam("to_assigned"))
+_ONE_MEMBER = (_members.group_id == bindparam("at"), _members.incarnation == bindparam("who"))
+_CHANGE_MEMBER = PreparedWrite(_CHANGE.where(*_ONE_MEMBER))
+_END_MEMBER = PreparedWrite(_CHANGE.where(*_ONE_MEMBER, _members.beat == bindparam("beat_was")))
+_INSERT_MEMBER = PreparedWrite(insert(tables.members))
+_DELETE_MEMBER = PreparedWrite(delete(tables.members).where(*_ONE_MEMBER))
+_INSERT_CLAIM = PreparedWrite(insert(tables.claims))
+_MOVE_CLAIM = PreparedWrite(
+    update(tables.claims)
+    .where(_claims.group_id == bindparam("to_group_id"), _claims.shard == bindparam("to_shard"))
+    .values(
+        state=bindparam("to_state"),
+        epoch=bindparam("to_epoch"),
+        owner=bindparam("to_owner"),
+        owner_epoch=bindparam("to_owner_epoch"),
+        next_owner=bindparam("to_next_owner"),
+        is_bound=bindparam("to_is_bound"),
+        restart=bindparam("to_restart"),
+        handover_ms=bindparam("to_handover_ms"),
+        lapse_ms=bindparam("to_lapse_ms"),
+        since_ms=func.coalesce(bindparam("to_since_ms", type_=BigInteger), _claims.since_ms),
+    )
+)
+_PLACE_CLAIM = PreparedWrite(
+    update(tables.claims)
+    .where(_claims.group_id == bindparam("at"), _claims.shard == bindparam("of_shard"))
+    .values(checkpoint=bindparam("offset"), saved_ms=bindparam("now"))
+)
+_LAST_NOTE = PreparedSelect(
+    select(func.max(_notes.number).label("last")).where(_notes.group_id == bindparam("at"))
+)
+_INSERT_NOTE = PreparedWrite(insert(tables.notes))
+_DELETE_NOTES = PreparedWrite(
+    delete(tables.notes).where(_notes.group_id == bindparam("at"), _notes.number <= bindparam("oldest"))
+)
+_RAISE_EPOCH = PreparedWrite(
+    update(tables.sequences)
+    .where(tables.sequences.c.name == EPOCHS, tables.sequences.c.value < bindparam("to"))
+    .values(value=bindparam("to"))
+)
