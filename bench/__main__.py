@@ -11,19 +11,19 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 from rich.console import Console
 
 import shoal
-from bench import large, measure, peers
+from bench import balancing, groups, large, measure, peers
 from bench.data import CHUNK, Chunk, make_chunk
 from bench.table import Line, Report
 from shoal.testing.servers import MariaDBServer, PostgresServer, RedisServer
 
-SECTIONS: Final = ("sqlite", "large", "redis", "postgresql", "mariadb")
+SECTIONS: Final = ("sqlite", "large", "redis", "postgresql", "mariadb", "groups")
 PERFORMANCE: Final = Path(__file__).parent.parent / "docs" / "performance.md"
 
 NewHub = Callable[[], shoal.Hub]
@@ -206,12 +206,51 @@ def _redis(report: Report, folder: Path, chunk: Chunk, less: int) -> None:
     )
 
 
+def _groups(report: Report, folder: Path, _: Chunk, less: int) -> None:
+    """Balance, hand-over and heartbeats of groups."""
+    for line in balancing.lines():
+        report.add("groups", line)
+    with ExitStack() as opened:
+
+        def new_hub() -> shoal.Hub:
+            return opened.enter_context(shoal.connect(f"sqlite:///{folder}/groups.db"))
+
+        took = groups.changes(new_hub(), new_hub, rounds=max(3, 20 // less))
+    for what, (p50, p99) in took.items():
+        report.add(
+            "groups",
+            Line(
+                f"{what}: until the last one knows ({groups.SHARDS} shards, {groups.CONSUMERS} consumers)",
+                f"p50 {p50:.0f} ms, p99 {p99:.0f} ms",
+                f"KCL's default: {20_000 / p50:.0f} x",
+                "p50 100 ms, p99 250 ms",
+                p50 < 100 and p99 < 250,
+            ),
+        )
+    seconds = max(1.0, 5 / less)
+    with shoal.connect(f"sqlite:///{folder}/beats.db") as hub:
+        few = groups.heartbeats([hub], 10, 64, seconds)
+        many = groups.heartbeats([hub], 1000, 64, seconds)
+    for shards, rate, ratio in ((10, few, ""), (1000, many, f"{many / few:.2f} of those at 10 shards")):
+        what = f"heartbeats that change nothing, SQLite, {shards:,} shards"
+        report.add("groups", Line(what, _rate(rate, "/s"), ratio, "3 k /s", rate >= 3000))
+    with PostgresServer() as server, ExitStack() as opened:
+        url = server.fresh_database()
+        hubs = [opened.enter_context(shoal.connect(url)) for _ in range(8)]
+        rate = groups.heartbeats(hubs, 100, 64, seconds)
+    report.add(
+        "groups",
+        Line("heartbeats, PostgreSQL, 8 connections", _rate(rate, "/s"), "", "2 k /s", rate >= 2000),
+    )
+
+
 _SECTIONS: Final[dict[str, Callable[[Report, Path, Chunk, int], None]]] = {
     "sqlite": _sqlite,
     "large": _large,
     "redis": _redis,
     "postgresql": _server(PostgresServer, "postgresql"),
     "mariadb": _server(MariaDBServer, "mariadb"),
+    "groups": _groups,
 }
 
 

@@ -61,12 +61,12 @@ class Beater:
             self._asked = {}
 
 
-def heartbeats(hub: shoal.Hub, shards: int, members: int, seconds: float) -> float:
-    """Heartbeats a second that change nothing but the counter, of members that beat one after the other."""
-    stream = f"beats-{shards}"
-    hub.create_stream(stream, shards=shards)
-    hub.create_group(stream, "billing", timeout=60)
-    beaters = [Beater(hub, stream, f"c{i}") for i in range(members)]
+def heartbeats(hubs: Sequence[shoal.Hub], shards: int, members: int, seconds: float) -> float:
+    """Heartbeats a second that change nothing but the counter; members are spread over the hubs."""
+    stream = f"beats-{shards}-{members}"
+    hubs[0].create_stream(stream, shards=shards)
+    hubs[0].create_group(stream, "billing", timeout=60)
+    beaters = [Beater(hubs[i % len(hubs)], stream, f"c{i}") for i in range(members)]
     for _ in range(3):
         for beater in beaters:
             beater.beat()
