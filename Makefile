@@ -4,14 +4,16 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.stamp
 CRASH_ROUNDS ?= 500
+SEED ?= 1
+MINUTES ?= 60
 # Folders that are there; a first checkout of a part need not hold them all.
-CHECKED := $(wildcard src tests bench examples)
+CHECKED := $(wildcard src tests bench sim examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv servers test check format demo bench crash clean
+.PHONY: help venv servers test check format demo bench crash sim sim-soak soak clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
 
 venv: $(STAMP) ## Create or refresh .venv, with exactly the versions of constraints.txt
 
@@ -46,6 +48,16 @@ bench: $(STAMP) servers ## The table of docs/performance.md, measured now
 
 crash: $(STAMP) servers ## A longer crash run: make crash CRASH_ROUNDS=500
 	@$(VENV)/bin/python -m pytest tests/crash --crash-rounds=$(CRASH_ROUNDS) --timeout=0 $(PYTEST_ARGS)
+
+sim: $(STAMP) ## Replay one simulated history of a group: make sim SEED=1234
+	@$(VENV)/bin/python -m sim --seed $(SEED) --trace
+
+sim-soak: $(STAMP) ## New simulated histories for so long: make sim-soak MINUTES=60
+	@$(VENV)/bin/python -m sim --soak-minutes $(MINUTES)
+
+soak: $(STAMP) servers ## The long runs: simulated histories for MINUTES, and CRASH_ROUNDS crashes
+	@$(MAKE) --no-print-directory sim-soak
+	@$(MAKE) --no-print-directory crash
 
 clean: ## Remove what these commands made
 	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

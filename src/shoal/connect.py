@@ -57,13 +57,15 @@ def connect(
     housekeeping_s: float = 30.0,
     groups_per_stream: int = GROUPS_PER_STREAM,
     strategies: Mapping[str, Strategy] | None = None,
+    leases: str | None = None,
 ) -> Hub:
     """Open a hub: `sqlite:///data/shoal.db`, `postgresql://user@host/db`, `mysql://user@host/db`.
 
     The schema is created or brought up to date. With `durable=False` a database whose settings would
     lose acknowledged records at a power cut is taken all the same. Retention runs every `housekeeping_s`.
     `strategies` are functions of your own that spread shards over consumers, by the name that groups
-    know them by; every process that decides for such a group needs them.
+    know them by; every process that decides for such a group needs them. `leases` is the URL of another
+    database for the tables of leased groups; without it they are beside the log.
     """
     if not is_number(housekeeping_s) or housekeeping_s <= 0:
         raise InvalidInput("housekeeping_s", housekeeping_s, "seconds, more than 0")
@@ -74,8 +76,14 @@ def connect(
         if not callable(strategy):
             raise InvalidInput("strategies", name, "a strategy is a function of shards, members and held")
     store = SQLStore.open(url, durable=durable)
+    try:
+        lease_store = None if leases is None else SQLStore.open(leases, durable=durable)
+    except BaseException:
+        store.close()
+        raise
     hub = LocalHub(
         store,
+        leases=lease_store,
         keeper_interval_s=housekeeping_s,
         strategies=strategies,
         groups_per_stream=groups_per_stream,

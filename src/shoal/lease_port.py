@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from shoal.core.errors import StoreBusy
-from shoal.core.lease import InstanceRow, LeaseRow, Row, SequenceRow, drawn
+from shoal.core.lease import Change, InstanceRow, LeaseRow, Row, SequenceRow, drawn
+from shoal.core.leasing import Outcome
 from shoal.core.limits import STEP_TRIES_MAX
 from shoal.core.model import ShardId
 
@@ -43,6 +44,30 @@ class LeaseTable(Protocol):
 
     def delete(self, row: Row) -> bool:
         """Remove it if it is what is stored."""
+
+
+class LiveTable(LeaseTable, Protocol):
+    """A table as a consumer's threads use it: several changes in one commit, and waiting for others'."""
+
+    def attempt(self, changes: Sequence[Change]) -> Sequence[Outcome]:
+        """Try each change by itself; they may share a commit. One that fails does not touch the others."""
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when the table may have changed, or after the timeout."""
+
+
+def found_instead(table: LeaseTable, change: Change) -> Row | None:
+    """The row that a refused change was about, as it is now."""
+    row = change.old or change.new
+    match row:
+        case LeaseRow():
+            return table.load(row.group, row.shard)
+        case InstanceRow():
+            return next((other for other in table.instances(row.group) if other.name == row.name), None)
+        case SequenceRow():
+            return table.sequence(row.group)
+        case None:
+            return None
 
 
 def draw(table: LeaseTable, group: str, count: int) -> range:

@@ -33,6 +33,7 @@ from shoal.core.ownership import Forgotten, Letting, Release
 from shoal.core.positions import Start
 from shoal.core.reading import BatchMeta, ReadLimits
 from shoal.core.retention import Cut, ShardFront
+from shoal.lease_port import LiveTable
 from shoal.wire.batch import Batch
 
 
@@ -95,6 +96,8 @@ class Fence(NamedTuple):
 
     group_id: int
     epoch: int
+    is_leased: bool = False
+    """The group's rows are in a table of leases, which may be elsewhere: the hub looks there."""
 
 
 class CatalogStore(Protocol):
@@ -272,6 +275,13 @@ class Store(CatalogStore, LogStore, GroupStore, Protocol):
     def description(self) -> str:
         """What it is, for people: without secrets."""
 
+    @property
+    def identity(self) -> str:
+        """A random name that no other store has."""
+
+    def lease_table(self, name: str) -> LiveTable:
+        """The table of this name for leased groups; made if it is not there."""
+
     def close(self) -> None:
         """Give everything back. Calls under way finish or fail with HubClosed."""
 
@@ -309,6 +319,16 @@ class Joined:
     interval_ms: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeasedGroup:
+    """Where the rows of a leased group are."""
+
+    table: LiveTable
+    key: str
+    starts: Mapping[ShardId, int]
+    """Where the group began in the shards that were there."""
+
+
 class GroupService(Protocol):
     """Groups as clients see them. The first half is for people, the second for consumers."""
 
@@ -327,6 +347,9 @@ class GroupService(Protocol):
     def history(self, name: StreamName, group: str, limit: int) -> Sequence[tuple[int, Note]]: ...
     def find(self, name: StreamName, group: str) -> Group:
         """The group without members and claims, or UnknownGroup."""
+
+    def leased(self, group: Group) -> LeasedGroup:
+        """The table that a leased group's consumers share."""
 
     def join(self, name: StreamName, group: str, newcomer: Newcomer) -> Joined:
         """Become a member. What it is given, the first heartbeat tells."""

@@ -1,5 +1,7 @@
 """The consuming side: membership of a group."""
 
-from shoal.consumer.membership import Membership
+from shoal.consumer.coordinated import CoordinatedMembership
+from shoal.consumer.leased import LeasedMembership
+from shoal.consumer.membership import Listener, Membership
 
-__all__ = ["Membership"]
+__all__ = ["CoordinatedMembership", "LeasedMembership", "Listener", "Membership"]

@@ -1,299 +1,72 @@
-"""One consumer's membership of a group: joins, beats, learns what it holds, and hands it back.
-
-A thread of its own beats, and waits for changes in between, whatever user code does. What the consumer may do
-is decided by `core.holding` on a clock that goes on in suspend. This room processes no records.
-
-Invariant: nothing here acts under an epoch that was released, lost, or is past its deadline.
-"""
+"""What a consumer of a group can do, whichever kind of group it is: the worker above cannot tell which."""
 
 from __future__ import annotations
 
-import logging
-import secrets
-import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
-from shoal.core.checkpoint import Save
-from shoal.core.errors import (
-    HubClosed,
-    NameTaken,
-    NotFound,
-    NotOwner,
-    ShoalError,
-    UnknownConsumer,
-)
-from shoal.core.holding import (
-    Answered,
-    Assignment,
-    Holding,
-    Lease,
-    View,
-    answered,
-    asked,
-    let_go,
-    may_act,
-    viewed,
-)
+from shoal.core.errors import ShoalError
+from shoal.core.holding import Answered, Lease
 from shoal.core.model import ShardId, StreamName
-from shoal.core.ownership import Letting
-from shoal.forks import renew_in_child
-from shoal.ports import Fence, HubService, Newcomer
-
-_log: Final = logging.getLogger("shoal.consumer")
-
-_RETRY_S: Final = 0.2
-"""After a fault of the store. Short: the deadline runs meanwhile."""
-_LEAVE_S: Final = 5.0
+from shoal.ports import Fence
 
 Listener = Callable[[Answered], None]
+"""Is told, from the membership's own thread, what was opened, is to be handed back, or is lost."""
 
 
-class Membership:
-    """A living member of a group. Use it from any thread; close it with `leave()`.
+class Membership(Protocol):
+    """A living member of a group. Use it from any thread; close it with `leave()`. Void in a forked child."""
 
-    Writer of the fields: the beating thread and callers, under `_changed`. In a forked child it is void.
-    """
+    name: str
+    stream: StreamName
+    group: str
 
-    def __init__(
-        self,
-        service: HubService,
-        stream: StreamName,
-        group: str,
-        name: str,
-        *,
-        interval_ms: int | None = None,
-        listener: Listener | None = None,
-    ) -> None:
-        self.name = name
-        self.stream = stream
-        self.group = group
-        self._service = service
-        self._groups = service.groups
-        self._interval_ms = interval_ms
-        self._listener = listener
-        self._void = False
-        self._begin()
-        self._join(is_again=False)
-        renew_in_child(self)
-        self._thread.start()
-
-    def _begin(self) -> None:
-        self._changed = threading.Condition()
-        self._stop = threading.Event()
-        self._changes = 0
-        self._error: ShoalError | None = None
-        self._thread = threading.Thread(target=self._run, name=f"shoal-member-{self.name}", daemon=True)
-
-    def renew(self) -> None:
-        """See Renewed. A child is not the consumer that its parent is."""
-        self._begin()
-        self._void = True
-        self._holding = Holding(incarnation="", timeout_ms=1, interval_ms=1)
-        self._error = UnknownConsumer("void in a forked child")
-
-    # --- What it holds. ---
+    @property
+    def group_id(self) -> int: ...
 
     @property
     def incarnation(self) -> str:
         """The random id of this life of the consumer."""
-        return self._holding.incarnation
 
     @property
     def leases(self) -> Mapping[ShardId, Lease]:
-        """What the hub has given to this consumer, those to be handed back included."""
-        return self._holding.leases
-
-    @property
-    def group_id(self) -> int:
-        return self._group_id
+        """What this consumer holds, what it is to hand back included."""
 
     @property
     def error(self) -> ShoalError | None:
         """Why the membership ended by itself: another process took its name, or the group is gone."""
-        return self._error
 
     def may_act(self, shard: int, epoch: int) -> bool:
         """Whether a batch of this shard may be handed to user code at this moment."""
-        return may_act(self._holding, ShardId(shard), epoch, boot_ms())
 
     def fence(self, shard: int) -> Fence:
         """What a read shows: only the current owner may read as one."""
-        return Fence(self._group_id, self._lease(shard).epoch)
 
     def wait(self, seen: int, timeout: float) -> int:
         """Wait until what is held has changed since `seen` (0 at first), or is lost; the new number."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._changes > seen, timeout)
-            return self._changes
-
-    # --- What it does. ---
 
     def checkpoint(self, positions: Mapping[int, int]) -> None:
-        """Save checkpoints, shard to offset: all of them, or none and an error."""
-        saves = [
-            Save(shard=ShardId(shard), epoch=self._lease(shard).epoch, offset=offset)
-            for shard, offset in positions.items()
-        ]
-        self._groups.save(self.stream, self._group_id, saves)
+        """Save checkpoints, shard to offset."""
 
     def release(self, checkpoints: Mapping[int, int | None]) -> None:
         """Let go of shards, with their last checkpoints. From here on nothing is done under their epochs."""
-        lettings = []
-        with self._changed:
-            for shard, checkpoint in checkpoints.items():
-                lease = self._lease(shard)
-                self._holding = let_go(self._holding, lease.shard, lease.epoch)
-                lettings.append(Letting(shard=lease.shard, epoch=lease.epoch, checkpoint=checkpoint))
-        self._groups.release(self._group_id, self.incarnation, lettings)
 
     def retire(self) -> None:
         """Announce that this consumer will leave: it is given nothing more, and asked for what it has."""
-        self._groups.retire(self._group_id, self.incarnation)
 
     def leave(self, checkpoints: Mapping[int, int | None] | None = None) -> None:
         """Hand everything over at once, with last checkpoints where given, and end."""
-        if self._void or self._stop.is_set():
-            return
-        self._stop.set()
-        with self._changed:
-            given = checkpoints or {}
-            lettings = [
-                Letting(shard=lease.shard, epoch=lease.epoch, checkpoint=given.get(lease.shard))
-                for lease in self._holding.leases.values()
-            ]
-            for lease in list(self._holding.leases.values()):
-                self._holding = let_go(self._holding, lease.shard, lease.epoch)
-            self._note_change()
-        try:
-            if self._error is None:
-                self._groups.leave(self._group_id, self.incarnation, lettings)
-        finally:
-            if self._thread is not threading.current_thread():
-                self._thread.join(_LEAVE_S)
 
     def abandon(self) -> None:
         """Fall silent without a word, as a crash would: what is held comes free after the timeout."""
-        self._stop.set()
-        self._void = True
-        with self._changed:
-            self._holding = replace(self._holding, leases={})
-            self._note_change()
 
-    def __enter__(self) -> Self:
-        return self
+    def __enter__(self) -> Self: ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.leave()
-
-    def __repr__(self) -> str:
-        return f"<Membership {self.name} of {self.group} on {self.stream}, {len(self.leases)} shards>"
-
-    def _lease(self, shard: int) -> Lease:
-        lease = self._holding.leases.get(ShardId(shard))
-        if lease is None:
-            raise NotOwner(shard=shard, consumer=self.name, owner=None)
-        return lease
-
-    # --- The thread. ---
-
-    def _join(self, *, is_again: bool) -> None:
-        """Under a new incarnation, always: the old one may still be spoken of."""
-        incarnation = f"{self.name[:40]}.{secrets.token_hex(8)}"
-        newcomer = Newcomer(
-            name=self.name, incarnation=incarnation, interval_ms=self._interval_ms, is_again=is_again
-        )
-        joined = self._groups.join(self.stream, self.group, newcomer)
-        with self._changed:
-            self._group_id = joined.group_id
-            self._holding = Holding(
-                incarnation=incarnation, timeout_ms=joined.timeout_ms, interval_ms=joined.interval_ms
-            )
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            try:
-                self._beat_and_wait()
-            except UnknownConsumer:
-                self._lose_all()
-                self._come_back()
-            except (NameTaken, NotFound, HubClosed) as error:
-                self._end(error)
-                return
-            except ShoalError as error:
-                # The store may be away. Nothing is lost yet: what is held is not acted on past its deadline.
-                _log.warning("%s of %s: %s", self.name, self.group, error)
-                self._stop.wait(_RETRY_S)
-
-    def _beat_and_wait(self) -> None:
-        began = time.monotonic()
-        with self._changed:
-            self._holding, beat = asked(self._holding, boot_ms())
-        answer = self._groups.beat(self.stream, self._group_id, beat)
-        self._apply(answer)
-        if self._holding.group_timeout_ms is not None:
-            return  # The group counts by another timeout now: state it at once.
-        left_s = self._holding.interval_ms / 1000 - (time.monotonic() - began)
-        while left_s > 0 and not self._stop.is_set():
-            view = self._groups.wait(self._group_id, self._holding.incarnation, self._holding.seen, left_s)
-            if view is not None:
-                self._apply(view)
-            left_s = self._holding.interval_ms / 1000 - (time.monotonic() - began)
-
-    def _apply(self, told: Assignment | View) -> None:
-        with self._changed:
-            if isinstance(told, Assignment):
-                outcome = answered(self._holding, told)
-            else:
-                outcome = viewed(self._holding, told)
-            self._holding = outcome.holding
-            if self._stop.is_set():
-                return
-            if outcome.opened or outcome.closing or outcome.lost:
-                self._note_change()
-        self._tell(outcome)
-        if outcome.release_again:
-            lettings = [Letting(shard=shard, epoch=epoch) for shard, epoch in outcome.release_again]
-            self._groups.release(self._group_id, self._holding.incarnation, lettings)
-
-    def _come_back(self) -> None:
-        """Expired while away: nothing is held any more. Join again, unless another has the name by now."""
-        try:
-            if not self._stop.is_set():
-                self._join(is_again=True)
-        except (NameTaken, NotFound, HubClosed) as error:
-            self._end(error)
-            self._stop.set()
-        except ShoalError as error:
-            _log.warning("%s cannot join %s again yet: %s", self.name, self.group, error)
-            self._stop.wait(_RETRY_S)
-
-    def _lose_all(self) -> None:
-        with self._changed:
-            lost = list(self._holding.leases.values())
-            for lease in lost:
-                self._holding = let_go(self._holding, lease.shard, lease.epoch)
-            self._note_change()
-        if lost:
-            self._tell(Answered(holding=self._holding, lost=lost))
-
-    def _end(self, error: ShoalError) -> None:
-        self._error = error
-        self._lose_all()
-        _log.warning("%s is no longer a member of %s: %s", self.name, self.group, error)
-
-    def _tell(self, outcome: Answered) -> None:
-        if self._listener is not None and (outcome.opened or outcome.closing or outcome.lost):
-            self._listener(outcome)
-
-    def _note_change(self) -> None:
-        self._changes += 1
-        self._changed.notify_all()
+    ) -> None: ...
 
 
 def boot_ms() -> int:

@@ -81,6 +81,8 @@ class GroupSettings:
     coordination: Coordination = Coordination.COORDINATED
     delivery: Delivery = Delivery.EXCLUSIVE
     strategy: str = "balanced"
+    lease_table: str | None = None
+    """Of a leased group: the name of the table that its rows are in."""
     rules: int = RULES
 
 
@@ -225,8 +227,6 @@ def check_settings(settings: GroupSettings) -> GroupSettings:
         )
     if settings.delivery is not Delivery.EXCLUSIVE:
         raise InvalidInput("delivery", settings.delivery.value, "this version knows exclusive groups only")
-    if settings.coordination is not Coordination.COORDINATED:
-        raise InvalidInput(
-            "coordination", settings.coordination.value, "this version knows coordinated groups only"
-        )
+    if settings.coordination is Coordination.LEASED and settings.strategy != "balanced":
+        raise InvalidInput("strategy", settings.strategy, "a leased group balances by counts; leave it out")
     return settings

@@ -300,17 +300,7 @@ def vacated(row: LeaseRow) -> LeaseRow:
     """A row that is over, and whose owner can act no more: nobody is going to take it from there."""
     assert row.is_over
     assert row.is_available
-    return replace(
-        row,
-        revision=row.revision + 1,
-        lease_id=row.lease_id + 1,
-        lease_owner=None,
-        consumer_owner=None,
-        owner_epoch=0,
-        stood_ms=0,
-        waited_ms=0,
-        lapse_ms=0,
-    )
+    return _without_owner(row, None)
 
 
 def saved(row: LeaseRow | None, shard: Shard, holder: str, epoch: int, offset: int) -> LeaseRow:
@@ -334,6 +324,15 @@ def fenced(row: LeaseRow | None, shard: ShardId, holder: str, epoch: int) -> Lea
     return row
 
 
+def check_epoch(row: LeaseRow | None, shard: ShardId, epoch: int) -> LeaseRow:
+    """The row, if someone may read and save under this epoch; otherwise why not."""
+    if row is None or row.epoch != epoch:
+        raise Fenced(shard=shard, epoch=epoch, current=0 if row is None else row.epoch)
+    if row.consumer_owner is None or row.owner_epoch != epoch:
+        raise NotOwner(shard=shard, consumer=f"epoch {epoch}", owner=row.consumer_owner)
+    return row
+
+
 def released(
     row: LeaseRow | None, shard: Shard, holder: str, epoch: int, offset: int | None
 ) -> LeaseRow | None:
@@ -347,17 +346,21 @@ def released(
         return None
     if offset is not None and not row.is_fenced:
         row = replace(row, checkpoint=max(row.checkpoint, offset))
+    row = replace(row, is_over=row.is_over or is_at_end(shard, row.checkpoint))
+    return _without_owner(row, row.lease_owner if row.is_stolen else None)
+
+
+def _without_owner(row: LeaseRow, reserved_for: str | None) -> LeaseRow:
     return replace(
         row,
         revision=row.revision + 1,
         lease_id=row.lease_id + 1,
-        lease_owner=row.lease_owner if row.is_stolen else None,
+        lease_owner=reserved_for,
         consumer_owner=None,
         owner_epoch=0,
         stood_ms=0,
         waited_ms=0,
         lapse_ms=0,
-        is_over=row.is_over or is_at_end(shard, row.checkpoint),
     )
 
 

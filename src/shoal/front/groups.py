@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from shoal.consumer import Membership
+from shoal.consumer import CoordinatedMembership, LeasedMembership, Listener, Membership
 from shoal.core.checking import is_whole
 from shoal.core.checkpoint import Save
 from shoal.core.describing import GroupInfo
@@ -23,7 +24,6 @@ from shoal.core.group import (
     interval_ms,
     timeout_ms,
 )
-from shoal.core.holding import Answered
 from shoal.core.limits import HISTORY_KEPT
 from shoal.core.lineage import find_shard
 from shoal.core.model import ShardId
@@ -51,6 +51,7 @@ class GroupCalls:
         coordination: str = "coordinated",
         delivery: str = "exclusive",
         strategy: str = "balanced",
+        lease_table: str | None = None,
         start: str | datetime | Mapping[int, int] = "earliest",
     ) -> GroupInfo:
         """Make a group of consumers that share a stream, each shard with one owner at a time.
@@ -67,6 +68,7 @@ class GroupCalls:
             coordination=choice("coordination", coordination, Coordination),
             delivery=choice("delivery", delivery, Delivery),
             strategy=checked_name("strategy", strategy),
+            lease_table=_lease_table(lease_table, coordination),
         )
         name = checked_name("group", group)
         return self._service.groups.create(stream_name(stream), name, settings, start_of("start", start))
@@ -159,25 +161,26 @@ class GroupCalls:
         consumer: str,
         *,
         heartbeat_interval: float | None = None,
-        listener: Callable[[Answered], None] | None = None,
+        listener: Listener | None = None,
     ) -> Membership:
         """Become a member of a group, under a name of your own. For those who process by themselves.
 
         The membership beats in a thread of its own and knows what it holds; `listener` is told of changes.
         """
         name, of_group = stream_name(stream), checked_name("group", group)
-        interval = None
+        found = self._service.groups.find(name, of_group)
+        who, interval = checked_name("consumer", consumer), None
         if heartbeat_interval is not None:
-            settings = self._service.groups.find(name, of_group).settings
-            interval = interval_ms(heartbeat_interval, settings.timeout_ms)
-        membership = Membership(
-            self._service,
-            name,
-            of_group,
-            checked_name("consumer", consumer),
-            interval_ms=interval,
-            listener=listener,
-        )
+            interval = interval_ms(heartbeat_interval, found.settings.timeout_ms)
+        membership: Membership
+        if found.settings.coordination is Coordination.LEASED:
+            membership = LeasedMembership(
+                self._service, name, found, who, interval_ms=interval, listener=listener
+            )
+        else:
+            membership = CoordinatedMembership(
+                self._service, name, of_group, who, interval_ms=interval, listener=listener
+            )
         self._memberships.add(membership)
         return membership
 
@@ -186,4 +189,18 @@ class GroupCalls:
             return None
         if group is None or not is_whole(epoch):
             raise InvalidInput("epoch", epoch, "an owner shows both its group and the epoch of its lease")
-        return Fence(self._service.groups.find(stream_name(stream), checked_name("group", group)).id, epoch)
+        found = self._service.groups.find(stream_name(stream), checked_name("group", group))
+        return Fence(found.id, epoch, is_leased=found.settings.coordination is Coordination.LEASED)
+
+
+def _lease_table(name: str | None, coordination: str) -> str | None:
+    if name is None:
+        return None
+    if coordination != Coordination.LEASED:
+        raise InvalidInput("lease_table", name, "only a leased group has a table; coordination='leased'")
+    if not _TABLE.fullmatch(str(name)):
+        raise InvalidInput("lease_table", name, "a table's name: a letter, then up to 39 of a-z 0-9 _")
+    return name
+
+
+_TABLE: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")

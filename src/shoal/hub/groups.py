@@ -19,7 +19,7 @@ from shoal.core.checkpoint import Save
 from shoal.core.claims import born
 from shoal.core.describing import GroupInfo, described
 from shoal.core.errors import GroupInUse, HubClosed, ShoalError, StoreBusy, StrategyRefused, UnknownGroup
-from shoal.core.group import Group, GroupSettings, Member, Note, ShardState, check_settings
+from shoal.core.group import Coordination, Group, GroupSettings, Member, Note, ShardState, check_settings
 from shoal.core.handover import HandedOver
 from shoal.core.holding import Assignment, View
 from shoal.core.limits import STEP_TRIES_MAX
@@ -44,7 +44,8 @@ from shoal.core.ownership import (
 from shoal.core.positions import Start, resolved
 from shoal.forks import renew_in_child
 from shoal.hub.committer import Committer
-from shoal.ports import Joined, MemberView, Newcomer, Store, Touch, TouchAnswer
+from shoal.hub.leased import LeasedGroups
+from shoal.ports import Fence, Joined, LeasedGroup, MemberView, Newcomer, Store, Touch, TouchAnswer
 
 _log: Final = logging.getLogger("shoal.hub.groups")
 
@@ -64,8 +65,10 @@ class LocalGroups:
         *,
         strategies: Mapping[str, Strategy] | None = None,
         groups_per_stream: int,
+        leases: Store | None = None,
     ) -> None:
         self._store = store
+        self._leased = LeasedGroups(store, leases or store)
         self._offset_at = offset_at
         self._strategies: dict[str, Strategy] = {**STRATEGIES, **(strategies or {})}
         self._limit = groups_per_stream
@@ -79,6 +82,7 @@ class LocalGroups:
     def renew(self) -> None:
         """See Renewed."""
         self._locks: dict[int, threading.Lock] = {}
+        self._kinds: dict[int, Group] = {}
 
     # --- Groups. ---
 
@@ -112,6 +116,9 @@ class LocalGroups:
     def delete(self, name: StreamName, group: str, *, force: bool) -> None:
         """See GroupService."""
         found = self.find(name, group)
+        if found.settings.coordination is Coordination.LEASED:
+            self._leased.delete(found, force=force)
+            return
         users = sorted({member.name for member in self._store.load_members(found.id)})
         if users and not force:
             raise GroupInUse(group=group, consumers=users)
@@ -119,7 +126,9 @@ class LocalGroups:
 
     def list(self, name: StreamName) -> Sequence[Group]:
         """See GroupService."""
-        return self._store.list_groups(self._store.load_stream(name).id)
+        found = self._store.list_groups(self._store.load_stream(name).id)
+        self._kinds.update({group.id: group for group in found})
+        return found
 
     def describe(self, name: StreamName, group: str) -> GroupInfo:
         """See GroupService."""
@@ -141,6 +150,8 @@ class LocalGroups:
         found = self.find(name, group)
         stream = self._store.load_stream(name)
         positions = resolved(stream, start, lambda shard, ms: self._offset_at(stream, shard, ms))
+        if found.settings.coordination is Coordination.LEASED:
+            return self._leased.rewind(found, stream, positions)
         return self._step(found.id, Rewind(positions=positions, why=why)).had_been_read
 
     def history(self, name: StreamName, group: str, limit: int) -> Sequence[tuple[int, Note]]:
@@ -152,7 +163,22 @@ class LocalGroups:
         found = self._store.find_group(self._store.load_stream(name).id, group)
         if found is None:
             raise UnknownGroup(stream=str(name), group=group)
+        self._kinds[found.id] = found
         return found
+
+    def leased(self, group: Group) -> LeasedGroup:
+        """See GroupService."""
+        return self._leased.joined(group)
+
+    def check_read(self, name: StreamName, shard: ShardId, fence: Fence) -> None:
+        """Refuse a read of a leased group's shard under an epoch that is not current."""
+        group = self._kinds.get(fence.group_id)
+        if group is None:
+            self.list(name)
+            group = self._kinds.get(fence.group_id)
+        if group is None:
+            raise UnknownGroup(stream=str(name), group=str(fence.group_id))
+        self._leased.check_read(group, shard, fence.epoch)
 
     # --- Members. ---
 
@@ -194,6 +220,10 @@ class LocalGroups:
         """See GroupService."""
         if not saves:
             return
+        known = self._kinds.get(group_id)
+        if known is not None and known.settings.coordination is Coordination.LEASED:
+            self._leased.save(known, self._store.load_stream(name), saves)
+            return
         if self._touch(Touch(stream=name, group_id=group_id, act=saves)):
             self._step(group_id, Sync())
 
@@ -217,7 +247,8 @@ class LocalGroups:
     def follow(self, stream: StreamInfo) -> None:
         """The stream was split or merged: let its groups know."""
         for group in self._store.list_groups(stream.id):
-            self._step(group.id, Sync())
+            if group.settings.coordination is Coordination.COORDINATED:
+                self._step(group.id, Sync())
 
     def close(self) -> None:
         """End the watch."""
@@ -260,6 +291,8 @@ class LocalGroups:
         )
 
     def _described(self, group: Group, stream: StreamInfo) -> GroupInfo:
+        if group.settings.coordination is Coordination.LEASED:
+            group = self._leased.viewed(group, stream)
         oldest: dict[ShardId, int] = {}
         for claim in group.claims:
             shard = stream.shards[claim.shard]

@@ -67,10 +67,16 @@ class LocalHub:
         keeper_interval_s: float = KEEPER_INTERVAL_S,
         strategies: Mapping[str, Strategy] | None = None,
         groups_per_stream: int = GROUPS_PER_STREAM,
+        leases: Store | None = None,
     ) -> None:
         self._store = store
+        self._leases = leases
         self.groups = LocalGroups(
-            store, self._offset_at, strategies=strategies, groups_per_stream=groups_per_stream
+            store,
+            self._offset_at,
+            strategies=strategies,
+            groups_per_stream=groups_per_stream,
+            leases=leases,
         )
         self._committer = Committer(store.append, lambda request: len(request.payload))
         self._streams: dict[StreamName, StreamInfo] = {}
@@ -176,6 +182,8 @@ class LocalHub:
             try:
                 place = ShardEnd(stream.id, find_shard(stream, shard).id)
                 fetched = self._store.fetch(name, place, offset, limits, fence)
+                if fence is not None and fence.is_leased:
+                    self.groups.check_read(name, place.shard, fence)
             except UnknownStream:
                 # It was deleted, or deleted and made again, since we looked: look again, once.
                 fresh = self.describe_stream(name)
@@ -259,6 +267,8 @@ class LocalHub:
         if self._keeper is not None:
             self._keeper.stop()
         self.groups.close()
+        if self._leases is not None:
+            self._leases.close()
         self._store.close()
 
     def renew(self) -> None:

@@ -33,6 +33,7 @@ def group_of(row: Any, members: Mapping[str, Member] | None = None, claims: Sequ
             coordination=Coordination(row.coordination),
             delivery=Delivery(row.delivery),
             strategy=row.strategy,
+            lease_table=row.lease_table,
             rules=row.rules,
         ),
         members=members or {},
@@ -50,6 +51,7 @@ def settings_columns(settings: GroupSettings) -> dict[str, Any]:
         "coordination": settings.coordination.value,
         "delivery": settings.delivery.value,
         "strategy": settings.strategy,
+        "lease_table": settings.lease_table,
         "rules": settings.rules,
     }
 

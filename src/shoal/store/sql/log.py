@@ -72,7 +72,7 @@ class SQLLog:
         """See LogStore."""
         stream_id, shard = place
         with self._database.read() as connection:
-            if fence is not None:
+            if fence is not None and not fence.is_leased:
                 claims = _CLAIM.rows(connection, {"group": fence.group_id, "at": shard})
                 check_fence(claims[0] if claims else None, shard, fence.epoch)
             where = {"stream": stream_id, "at": shard, "offset": max(0, min(offset, OFFSET_MAX))}

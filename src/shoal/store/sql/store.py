@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Final
+
+from sqlalchemy import insert, select
 
 from shoal.core.errors import StoreBusy
 from shoal.core.limits import RETRIES_MAX
+from shoal.lease_port import LiveTable
 from shoal.ports import MemberView, Place, ShardEnd
 from shoal.store.sql.catalog import SQLCatalog
 from shoal.store.sql.database import Database
 from shoal.store.sql.dialects import dialect_for
 from shoal.store.sql.groups import SQLGroups
+from shoal.store.sql.leases import SQLLeaseTable
 from shoal.store.sql.log import SQLLog
 from shoal.store.sql.migration import migrate
+from shoal.store.sql.tables import meta
 from shoal.store.sql.touches import SQLTouches
 from shoal.store.sql.watch import Watch
+
+_IDENTITY: Final = "store_id"
 
 
 class SQLStore(SQLCatalog, SQLLog, SQLGroups, SQLTouches):
@@ -44,6 +54,21 @@ class SQLStore(SQLCatalog, SQLLog, SQLGroups, SQLTouches):
     def description(self) -> str:
         """See Store."""
         return self._database.dialect.description
+
+    @cached_property
+    def identity(self) -> str:
+        """See Store."""
+        query = select(meta.c.value).where(meta.c.name == _IDENTITY)
+        with self._database.write() as connection, self._database.dialect.migration_lock(connection):
+            found: str | None = connection.execute(query).scalar()
+            if found is None:
+                found = secrets.token_hex(8)
+                connection.execute(insert(meta).values(name=_IDENTITY, value=found))
+        return found
+
+    def lease_table(self, name: str) -> LiveTable:
+        """See Store."""
+        return SQLLeaseTable(self._database, name)
 
     def _look(self, places: Sequence[Place]) -> Mapping[Place, tuple[int, bool]]:
         ends = [place for place in places if isinstance(place, ShardEnd)]

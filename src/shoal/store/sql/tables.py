@@ -167,6 +167,7 @@ groups: Final = Table(
     Column("coordination", String(16), nullable=False),
     Column("delivery", String(16), nullable=False),
     Column("strategy", _Name, nullable=False),
+    Column("lease_table", String(48)),
     Column("rules", Integer, nullable=False),
     Column("distrust_ms", BigInteger, nullable=False),
     Column("created_ms", BigInteger, nullable=False),
