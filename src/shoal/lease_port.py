@@ -53,7 +53,10 @@ class LiveTable(LeaseTable, Protocol):
         """Try each change by itself; they may share a commit. One that fails does not touch the others."""
 
     def wait(self, timeout_s: float) -> None:
-        """Return when the table may have changed, or after the timeout."""
+        """Return when the table may have changed, or after the timeout. For one thread at a time."""
+
+    def close(self) -> None:
+        """Give back what waiting needed."""
 
 
 def found_instead(table: LeaseTable, change: Change) -> Row | None:

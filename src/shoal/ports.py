@@ -250,6 +250,9 @@ class GroupStore(Protocol):
     def history(self, group_id: int, limit: int) -> list[tuple[int, Note]]:
         """The last notes, oldest first, each with its time by the wall clock, in milliseconds."""
 
+    def add_notes(self, group_id: int, notes: Sequence[Note], now_ms: int) -> None:
+        """Add to a group's history."""
+
     def claim_times(self, group_id: int) -> Mapping[ShardId, tuple[int, int | None]]:
         """For people: since when each claim is in its state, and when its checkpoint was last saved."""
 
@@ -347,6 +350,9 @@ class GroupService(Protocol):
     def history(self, name: StreamName, group: str, limit: int) -> Sequence[tuple[int, Note]]: ...
     def find(self, name: StreamName, group: str) -> Group:
         """The group without members and claims, or UnknownGroup."""
+
+    def record(self, group_id: int, notes: Sequence[Note]) -> None:
+        """Add to the history of a leased group, whose consumers know what happened."""
 
     def leased(self, group: Group) -> LeasedGroup:
         """The table that a leased group's consumers share."""

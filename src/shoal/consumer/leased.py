@@ -12,14 +12,24 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
 
 from shoal.consumer.membership import Listener, boot_ms
-from shoal.core.errors import HubClosed, NotFound, NotOwner, ShoalError, StoreError
+from shoal.core.errors import (
+    HubClosed,
+    NotFound,
+    NotOwner,
+    ShoalError,
+    StoreBusy,
+    StoreError,
+    StoreUnavailable,
+)
 from shoal.core.group import Group
 from shoal.core.holding import Answered, Holding, Lease
 from shoal.core.lease import Change, LeaseRow, SequenceRow, numbered
+from shoal.core.lease_view import noted
 from shoal.core.leasing import LeasedConsumer, Outcome, Told
 from shoal.core.model import Shard, ShardId, StreamName
 from shoal.core.taking import View
@@ -78,8 +88,8 @@ class LeasedMembership:
         self._stop = threading.Event()
         self._changes = 0
         self._threads = [
-            threading.Thread(target=self._run, args=(work,), name=f"shoal-{what}-{self.name}", daemon=True)
-            for what, work in (("renewer", self._renew), ("taker", self._take))
+            threading.Thread(target=work, name=f"shoal-{what}-{self.name}", daemon=True)
+            for what, work in (("renewer", self._run_renewer), ("taker", self._run_taker))
         ]
 
     def renew(self) -> None:
@@ -96,8 +106,13 @@ class LeasedMembership:
 
     @property
     def leases(self) -> Mapping[ShardId, Lease]:
-        """What this consumer holds, what it is to hand back included."""
-        return {} if self._void else self._consumer.leases
+        """What this consumer holds, what it is to hand back included: all of it, once it has retired."""
+        if self._void:
+            return {}
+        held = self._consumer.leases
+        if self._is_retired:
+            return {shard: replace(lease, is_wanted=False) for shard, lease in held.items()}
+        return held
 
     @property
     def error(self) -> ShoalError | None:
@@ -121,13 +136,14 @@ class LeasedMembership:
     # --- What it does. ---
 
     def checkpoint(self, positions: Mapping[int, int]) -> None:
-        """Save checkpoints, shard to offset, one after the other."""
+        """Save checkpoints, shard to offset. All are looked at before one is saved."""
         shards = self._shards()
-        for number, offset in positions.items():
-            lease, shard = self._lease(number), shards[number]
-            with self._changed:
-                change = self._consumer.checkpoint(shard, lease.epoch, offset)
-            self._carry_out([change], shards, must=True)
+        with self._changed:
+            changes = [
+                self._consumer.checkpoint(shards[number], self._lease(number).epoch, offset)
+                for number, offset in positions.items()
+            ]
+        self._carry_out(changes, shards, must=True)
 
     def release(self, checkpoints: Mapping[int, int | None]) -> None:
         """Let go of shards, with their last checkpoints. From here on nothing is done under their epochs."""
@@ -145,7 +161,9 @@ class LeasedMembership:
         with self._changed:
             changes = self._consumer.retire(boot_ms())
             self._is_retired = True
+            told = Told(closing=list(self.leases.values()))
         self._carry_out(changes, self._shards())
+        self._hear(told)
 
     def leave(self, checkpoints: Mapping[int, int | None] | None = None) -> None:
         """Hand everything over at once, with last checkpoints where given, and end."""
@@ -199,10 +217,11 @@ class LeasedMembership:
             (outcome,) = self._table.attempt([change])
             self._consumer.settle(change, outcome)
             if outcome is Outcome.DONE:
+                self._record([change], [outcome])
                 return
             if outcome is Outcome.UNKNOWN:
                 time.sleep(_RETRY_S)
-        raise StoreError(f"{self.name} could not join {self.group}: others were faster each time")
+        raise StoreBusy(f"{self.name} could not join {self.group}: others were faster each time", 0.0)
 
     def _shards(self) -> Sequence[Shard]:
         return self._service.describe_stream(self.stream).shards
@@ -227,8 +246,29 @@ class LeasedMembership:
             waiting = []
             for change, outcome in zip(tried, outcomes, strict=True):
                 waiting += self._settle(change, outcome, shards)
+            self._record(tried, outcomes)
             if must and Outcome.UNKNOWN in outcomes:
-                raise StoreError(f"no answer: {tried[0].kind} may or may not be stored")
+                raise StoreUnavailable(f"no answer: {tried[0].kind} may or may not be stored")
+        self._let_go_of_ended(shards)
+
+    def _let_go_of_ended(self, shards: Sequence[Shard]) -> None:
+        """What was consumed to its end is nobody's any more."""
+        with self._changed:
+            ended = [lease for lease in self._consumer.ended if lease.shard < len(shards)]
+            changes = [self._consumer.release(shards[one.shard], one.epoch, None) for one in ended]
+        if ended:
+            self._hear(Told(lost=ended))
+            self._carry_out([change for change in changes if change is not None], shards)
+
+    def _record(self, changes: Sequence[Change], outcomes: Sequence[Outcome]) -> None:
+        """The history, for people: what happened does not depend on it."""
+        done = [c for c, outcome in zip(changes, outcomes, strict=True) if outcome is Outcome.DONE]
+        notes = [note for change in done if (note := noted(change, self.name)) is not None]
+        if notes:
+            try:
+                self._service.groups.record(self.group_id, notes)
+            except StoreError as error:
+                _log.warning("history of %s: %s", self.group, error)
 
     def _settle(self, change: Change, outcome: Outcome, shards: Sequence[Shard]) -> list[Change]:
         found = found_instead(self._table, change) if outcome is Outcome.REFUSED else None
@@ -273,6 +313,9 @@ class LeasedMembership:
             if self._consumer.error is not None and not self._consumer.leases:
                 return
 
+    def _run_renewer(self) -> None:
+        self._run(self._renew)
+
     def _renew(self) -> None:
         """One round of renewals, and the wait for the next."""
         began = time.monotonic()
@@ -282,6 +325,12 @@ class LeasedMembership:
             changes = self._consumer.beat(boot_ms(), is_taking=not self._is_retired)
         self._carry_out(changes, self._shards())
         self._stop.wait(max(0.0, self._consumer.me.interval_ms / 1000 - (time.monotonic() - began)))
+
+    def _run_taker(self) -> None:
+        try:
+            self._run(self._take)
+        finally:
+            self._table.close()
 
     def _take(self) -> None:
         """One look, and the wait for the next: until the table changes, or a part of an interval."""

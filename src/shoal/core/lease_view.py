@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
-from shoal.core.group import Claim, Group, Member, MemberStatus, ShardState
-from shoal.core.lease import InstanceRow, LeaseRow
+from shoal.core.group import Claim, Group, Member, MemberStatus, Note, ShardState
+from shoal.core.lease import Change, ChangeKind, InstanceRow, LeaseRow
 from shoal.core.model import Shard, ShardId
 from shoal.core.succession import standing
 
@@ -29,7 +30,8 @@ def as_group(
         else:
             # Cleaned up after its end, or not made yet.
             is_done = shard.id in found.ended
-            state = ShardState.OVER if is_done else ShardState.NOT_ALLOC
+            waits = group.settings.in_order and any(parent not in found.ended for parent in shard.parents)
+            state = ShardState.OVER if is_done else ShardState.WAIT if waits else ShardState.NOT_ALLOC
             at = shard.next_offset if is_done else starts.get(shard.id, shard.first_offset)
             claims.append(Claim(shard=shard.id, state=state, checkpoint=at))
     members = {
@@ -69,3 +71,31 @@ def _claim(row: LeaseRow, *, is_waiting: bool) -> Claim:
         lapse_ms=row.lapse_ms,
         handover_ms=row.waited_ms,
     )
+
+
+def noted(change: Change, consumer: str) -> Note | None:
+    """The line of history that a change makes, told by who made it; renewals and watches make none."""
+    row = change.new or change.old
+    if change.kind in _UNTOLD or row is None:
+        return None
+    if not isinstance(row, LeaseRow):
+        name = row.name if isinstance(row, InstanceRow) else consumer
+        return Note(kind=change.kind.value, consumer=name)
+    old = change.old if isinstance(change.old, LeaseRow) else None
+    detail = ""
+    whom = consumer
+    if change.kind is ChangeKind.STEAL and old is not None:
+        whom, detail = _name(old.consumer_owner), f"to {_name(row.lease_owner)}"
+    elif change.kind in {ChangeKind.FREEZE, ChangeKind.FORCE, ChangeKind.END, ChangeKind.RETURN} and old:
+        whom = _name(old.consumer_owner)
+    return Note(
+        kind=change.kind.value, consumer=whom or None, shard=row.shard, epoch=row.epoch or None, detail=detail
+    )
+
+
+def _name(incarnation: str | None) -> str:
+    """The name within an incarnation, as memberships make them."""
+    return (incarnation or "").rpartition(".")[0]
+
+
+_UNTOLD: Final = frozenset({ChangeKind.BEAT, ChangeKind.WATCH, ChangeKind.RENEW, ChangeKind.SAVE})

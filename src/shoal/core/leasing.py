@@ -90,6 +90,11 @@ class LeasedConsumer:
         """What it holds, with deadlines that may have passed."""
         return {shard: held.lease for shard, held in self._held.items()}
 
+    @property
+    def ended(self) -> list[Lease]:
+        """Held, and consumed to their end: there is nothing left to do but to let go."""
+        return [held.lease for held in self._held.values() if held.row.is_over]
+
     def may_act(self, shard: ShardId, epoch: int, now_ms: int) -> bool:
         """Whether a batch of this shard may be handed to user code now."""
         return renewing.may_act(self._held.get(shard), epoch, now_ms)

@@ -166,6 +166,10 @@ class LocalGroups:
         self._kinds[found.id] = found
         return found
 
+    def record(self, group_id: int, notes: Sequence[Note]) -> None:
+        """See GroupService."""
+        self._store.add_notes(group_id, notes, _now_ms())
+
     def leased(self, group: Group) -> LeasedGroup:
         """See GroupService."""
         return self._leased.joined(group)

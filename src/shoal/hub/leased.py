@@ -9,7 +9,16 @@ from shoal.core.checkpoint import Save
 from shoal.core.claims import lineage_of
 from shoal.core.errors import GroupInUse, InvalidInput, StoreBusy
 from shoal.core.group import Group
-from shoal.core.lease import check_epoch, rewound, saved
+from shoal.core.lease import (
+    Change,
+    ChangeKind,
+    InstanceRow,
+    check_epoch,
+    created,
+    numbered,
+    rewound,
+    saved,
+)
 from shoal.core.lease_view import as_group
 from shoal.core.limits import STEP_TRIES_MAX
 from shoal.core.lineage import find_shard
@@ -64,12 +73,9 @@ class LeasedGroups:
             for _ in range(STEP_TRIES_MAX):
                 row = leased.table.load(leased.key, shard)
                 if row is None and offset is not None:
-                    raise InvalidInput(
-                        "shard",
-                        shard,
-                        "it has no lease: nobody has looked at it yet, or it was cleaned up after it and its "
-                        "children were consumed; name its children, or read it without a group",
-                    )
+                    if self._create(group, leased, stream, shard, offset):
+                        break
+                    continue
                 if row is None:
                     break
                 if offset is None and row.checkpoint > 0:
@@ -81,6 +87,40 @@ class LeasedGroups:
             else:
                 raise StoreBusy(f"shard {shard} of {group.name} changes faster than we can follow", 0.0)
         return read
+
+    def _create(
+        self, group: Group, leased: LeasedGroup, stream: StreamInfo, shard: ShardId, offset: int
+    ) -> bool:
+        """A lease for a shard that nobody has looked at yet, at this offset."""
+        rows = leased.table.list(leased.key)
+        known = {row.shard: row.born for row in rows}
+        if any(shard in other.parents for other in rows):
+            raise InvalidInput(
+                "shard",
+                shard,
+                "its lease was cleaned up after it and its children were consumed; name its children, or "
+                "read it without a group",
+            )
+        settings = group.settings
+        hub = InstanceRow(
+            group=leased.key,
+            name="hub",
+            incarnation="hub",
+            timeout_ms=settings.timeout_ms,
+            interval_ms=max(1, settings.timeout_ms // 4),
+        )
+        row = created(
+            leased.key,
+            stream.shards[shard],
+            offset,
+            owner=hub,
+            parents_born=tuple(known.get(parent, 0) for parent in stream.shards[shard].parents),
+            bound=settings.in_order,
+        )
+        change = Change(kind=ChangeKind.CREATE, old=None, new=row, wants_number=True)
+        made = numbered(change, draw(leased.table, leased.key, 1)[0]).new
+        assert made is not None
+        return leased.table.create(made)
 
     def save(self, group: Group, stream: StreamInfo, saves: Sequence[Save]) -> None:
         """Checkpoints of whoever shows the current epochs, one after the other."""

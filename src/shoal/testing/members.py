@@ -45,7 +45,7 @@ def hand_over(member: Membership, checkpoint: int | None = None) -> set[int]:
 
 
 def settle(hub: Hub, stream: str, group: str, members: Iterable[Membership]) -> dict[str, set[int]]:
-    """Let everyone hand over what it is asked for, until nothing moves any more; who holds what."""
+    """Let everyone hand over what it is asked for, until all have an even share; who holds what."""
     members = list(members)
 
     def is_settled() -> bool:
@@ -53,9 +53,14 @@ def settle(hub: Hub, stream: str, group: str, members: Iterable[Membership]) -> 
             hand_over(member)
         info = hub.describe_group(stream, group)
         held = {member.name: {s.id for s in info.shards if s.owner == member.name} for member in members}
-        return info.state == "stable" and all(
-            {shard for shard, lease in member.leases.items() if lease.is_wanted} == held[member.name]
-            for member in members
+        counts = [len(shards) for shards in held.values()]
+        return (
+            info.state == "stable"
+            and max(counts) - min(counts) <= 1
+            and all(
+                {shard for shard, lease in member.leases.items() if lease.is_wanted} == held[member.name]
+                for member in members
+            )
         )
 
     eventually(is_settled, f"group {group} settles")

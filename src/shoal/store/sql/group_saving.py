@@ -39,7 +39,7 @@ def save_step(
     _swap_group(connection, before, after)
     _save_members(connection, before, after, now_ms)
     _save_claims(connection, before, after, now_ms)
-    _save_notes(connection, after.id, notes, now_ms)
+    save_notes(connection, after.id, notes, now_ms)
     if after.epoch != before.epoch:
         _raise_epoch(connection, after.epoch)
 
@@ -125,11 +125,11 @@ def save_hand_over(
     ]
     _CHANGE_MEMBER.run(connection, rows)
     _write_claims(connection, group.id, [(before[claim.shard], claim) for claim in outcome.claims], now_ms)
-    _save_notes(connection, group.id, outcome.notes, now_ms)
+    save_notes(connection, group.id, outcome.notes, now_ms)
     _raise_epoch(connection, outcome.group.epoch)
 
 
-def _save_notes(connection: Connection, group_id: int, notes: Sequence[Note], now_ms: int) -> None:
+def save_notes(connection: Connection, group_id: int, notes: Sequence[Note], now_ms: int) -> None:
     if not notes:
         return
     last = _LAST_NOTE.rows(connection, {"at": group_id})[0].last or 0

@@ -29,7 +29,7 @@ from shoal.store.sql import tables
 from shoal.store.sql.catalog import SHARD_COLUMNS, info_of, shard_of
 from shoal.store.sql.database import Database
 from shoal.store.sql.group_rows import claim_of, claim_row, group_of, member_of, settings_columns
-from shoal.store.sql.group_saving import OutrunError, last_epoch, save_step
+from shoal.store.sql.group_saving import OutrunError, last_epoch, save_notes, save_step
 from shoal.store.sql.prepared import PreparedSelect
 
 _groups = tables.groups.c
@@ -255,6 +255,14 @@ class SQLGroups:
             )
             for row in reversed(rows)
         ]
+
+    def add_notes(self, group_id: int, notes: Sequence[Note], now_ms: int) -> None:
+        """See GroupStore."""
+        with self._database.write() as connection:
+            # The group's row is locked, so that two writers number their lines one after the other.
+            lock = select(_groups.id).where(_groups.id == group_id).with_for_update()
+            if connection.execute(lock).scalar() is not None:
+                save_notes(connection, group_id, notes, now_ms)
 
     def claim_times(self, group_id: int) -> Mapping[ShardId, tuple[int, int | None]]:
         """See GroupStore."""

@@ -148,6 +148,7 @@ class SQLLeaseTable:
         """Give the waiting connection back."""
         if self._hints is not None:
             self._hints.close()
+            self._hints = None
 
     def _announce(self, connection: Connection, row: Row, old: Row | None = None) -> None:
         """Only what others wait for: who has a shard, or is to have it. Renewals and watches are not."""

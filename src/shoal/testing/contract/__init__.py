@@ -13,6 +13,7 @@ and servers that go away (`tests/crash`), or how fast anything is (`bench`).
 """
 
 from shoal.testing.contract.appending import AppendContract
+from shoal.testing.contract.beating import BeatContract
 from shoal.testing.contract.grouping import GroupContract
 from shoal.testing.contract.idempotence import IdempotenceContract
 from shoal.testing.contract.owning import OwnershipContract
@@ -42,5 +43,6 @@ class HubContract(
     RefusalContract,
     GroupContract,
     OwnershipContract,
+    BeatContract,
 ):
     """Every test of the contract. Override `hub_url`, or also `hub` to share one hub among the tests."""
