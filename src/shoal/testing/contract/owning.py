@@ -276,7 +276,12 @@ class OwnershipContract(HubSuite):
             with pytest.raises(Fenced):
                 anna.checkpoint({0: 9})
             asked: set[int] = set()
-            eventually(lambda: asked.update(hand_over(anna, 9)) or asked == {0, 1}, "anna is asked for both")
+
+            def is_asked_for_both() -> bool:
+                asked.update(hand_over(anna, 9))
+                return asked == {0, 1}
+
+            eventually(is_asked_for_both, "anna is asked for both")
             holds(anna, range(4))
             assert [anna.leases[ShardId(s)].checkpoint for s in (0, 1)] == [1, 0]
             assert all(anna.leases[ShardId(s)].epoch > epochs[ShardId(s)] for s in (0, 1))
