@@ -52,8 +52,11 @@ class LiveTable(LeaseTable, Protocol):
     def attempt(self, changes: Sequence[Change]) -> Sequence[Outcome]:
         """Try each change by itself; they may share a commit. One that fails does not touch the others."""
 
-    def wait(self, timeout_s: float) -> None:
-        """Return when the table may have changed, or after the timeout. For one thread at a time."""
+    def wait(self, group: str, timeout_s: float) -> None:
+        """Return when shards or consumers of the group may have changed, or after the timeout.
+
+        For one thread at a time.
+        """
 
     def close(self) -> None:
         """Give back what waiting needed."""

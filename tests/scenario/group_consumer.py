@@ -18,7 +18,6 @@ from shoal.core.errors import ShoalError
 from shoal.core.holding import Lease
 from shoal.core.model import ShardId
 from shoal.core.reading import ReadLimits
-from shoal.ports import Fence
 
 PACE_S = 0.05
 
@@ -71,8 +70,8 @@ class Consumer:
         """Read on as the owner, and save how far it came."""
         at = (lease.shard, lease.epoch)
         offset = self._positions.get(at, lease.checkpoint)
-        fence = Fence(self.member.group_id, lease.epoch)
         try:
+            fence = self.member.fence(lease.shard)
             batch = self._hub.service.read(self.member.stream, lease.shard, offset, ReadLimits(), fence)
             if len(batch) or batch.end_of_shard:
                 self.member.checkpoint({lease.shard: batch.next_offset})

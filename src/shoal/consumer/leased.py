@@ -19,12 +19,14 @@ from typing import Final, Self
 from shoal.consumer.membership import Listener, boot_ms
 from shoal.core.errors import (
     HubClosed,
+    NameTaken,
     NotFound,
     NotOwner,
     ShoalError,
     StoreBusy,
     StoreError,
     StoreUnavailable,
+    UnknownConsumer,
 )
 from shoal.core.group import Group
 from shoal.core.holding import Answered, Holding, Lease
@@ -42,6 +44,8 @@ _log: Final = logging.getLogger("shoal.consumer.leased")
 _RETRY_S: Final = 0.2
 _LEAVE_S: Final = 5.0
 _JOIN_TRIES: Final = 64
+_REST: Final = 4
+"""How much longer than it looks the taker rests."""
 
 
 class LeasedMembership:
@@ -70,15 +74,9 @@ class LeasedMembership:
         self._void = False
         self._error: ShoalError | None = None
         self._is_retired = False
-        self._consumer = LeasedConsumer(
-            group=self._key,
-            name=name,
-            incarnation=f"{name[:40]}.{secrets.token_hex(8)}",
-            settings=self._settings,
-            interval_ms=self._interval_ms,
-        )
+        self._consumer = self._newborn()
         self._begin()
-        self._join()
+        self._join(self._consumer)
         renew_in_child(self)
         for thread in self._threads:
             thread.start()
@@ -210,12 +208,33 @@ class LeasedMembership:
 
     # --- The table. ---
 
-    def _join(self) -> None:
+    def _newborn(self) -> LeasedConsumer:
+        return LeasedConsumer(
+            group=self._key,
+            name=self.name,
+            incarnation=f"{self.name[:40]}.{secrets.token_hex(8)}",
+            settings=self._settings,
+            interval_ms=self._interval_ms,
+        )
+
+    def _come_back(self) -> None:
+        """Expired while away: nothing is held any more. Join again, unless another has the name by now."""
+        if any(row.name == self.name for row in self._table.instances(self._key)):
+            self._error = NameTaken(self.name)
+            return
+        newborn = self._newborn()
+        self._join(newborn)
+        with self._changed:
+            lost = list(self._consumer.leases.values())
+            self._consumer = newborn
+        self._hear(Told(lost=lost))
+
+    def _join(self, consumer: LeasedConsumer) -> None:
         """Put this incarnation in its name's place."""
         for _ in range(_JOIN_TRIES):
-            change = self._consumer.join(self._table.instances(self._key))
+            change = consumer.join(self._table.instances(self._key))
             (outcome,) = self._table.attempt([change])
-            self._consumer.settle(change, outcome)
+            consumer.settle(change, outcome)
             if outcome is Outcome.DONE:
                 self._record([change], [outcome])
                 return
@@ -310,7 +329,9 @@ class LeasedMembership:
                 # The table may be away. What is held is not acted on past its deadline.
                 _log.warning("%s of %s: %s", self.name, self.group, error)
                 self._stop.wait(_RETRY_S)
-            if self._consumer.error is not None and not self._consumer.leases:
+            if self._error is not None:
+                return
+            if isinstance(self._consumer.error, NameTaken) and not self._consumer.leases:
                 return
 
     def _run_renewer(self) -> None:
@@ -319,6 +340,9 @@ class LeasedMembership:
     def _renew(self) -> None:
         """One round of renewals, and the wait for the next."""
         began = time.monotonic()
+        if isinstance(self._consumer.error, UnknownConsumer):
+            self._come_back()
+            return
         self._settings = self._service.groups.find(self.stream, self.group).settings
         with self._changed:
             self._consumer.change_settings(self._settings)
@@ -334,13 +358,16 @@ class LeasedMembership:
 
     def _take(self) -> None:
         """One look, and the wait for the next: until the table changes, or a part of an interval."""
+        began = time.monotonic()
         view, shards = self._view()
         with self._changed:
             told = self._consumer.look(view, now_ms=boot_ms(), watch_ms=_watch_ms())
         self._hear(told)
         self._carry_out(told.changes, shards)
+        # However much there is to see, looking takes a small part of a core: there may be many of us.
+        self._stop.wait(min(1.0, (time.monotonic() - began) * _REST))
         if not self._stop.is_set():
-            self._table.wait(min(1.0, self._consumer.me.interval_ms / 4000))
+            self._table.wait(self._key, min(1.0, self._consumer.me.interval_ms / 4000))
 
 
 def _watch_ms() -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    BindParameter,
     Column,
     Integer,
     MetaData,
@@ -20,6 +21,7 @@ from sqlalchemy import (
     Table,
     Text,
     Update,
+    bindparam,
     delete,
     insert,
     select,
@@ -35,6 +37,7 @@ from shoal.core.limits import NAME_LENGTH_MAX
 from shoal.core.model import ShardId
 from shoal.store.sql.database import Database
 from shoal.store.sql.dialects.dialect import Hints
+from shoal.store.sql.prepared import PreparedSelect
 
 _KEY = String(64)
 _INCARNATION = String(64)
@@ -47,38 +50,56 @@ class SQLLeaseTable:
 
     def __init__(self, database: Database, name: str) -> None:
         self._database = database
-        self._hints: Hints | None = None
         self._leases, self._instances, self._sequences = _tables(name)
+        leases, instances, sequences = self._leases.c, self._instances.c, self._sequences.c
+        of_group: BindParameter[str] = bindparam("of_group")
+        all_leases = select(self._leases).where(leases.consume_group == of_group)
+        self._all_leases = PreparedSelect(all_leases.order_by(leases.shard))
+        self._one_lease = PreparedSelect(all_leases.where(leases.shard == bindparam("at")))
+        self._all_instances = PreparedSelect(
+            select(self._instances).where(instances.consume_group == of_group)
+        )
+        self._one_sequence = PreparedSelect(
+            select(self._sequences).where(sequences.consume_group == of_group)
+        )
+        self._known: dict[int, LeaseRow] = {}
+        self._hints: Hints | None = None
+        self._news: int | None = None
         with database.write() as connection, database.dialect.migration_lock(connection):
             for table in (self._leases, self._instances, self._sequences):
                 table.create(connection, checkfirst=True)
 
     def list(self, group: str) -> Sequence[LeaseRow]:
         """See LeaseTable."""
-        query = select(self._leases).where(self._leases.c.consume_group == group)
         with self._database.read() as connection:
-            return [_lease(row) for row in connection.execute(query.order_by(self._leases.c.shard))]
+            found = self._all_leases.rows(connection, {"of_group": group})
+        # Most rows are as they were: (born, revision) names one state for ever.
+        known = self._known
+        self._known = {
+            row.shard: last
+            if (last := known.get(row.shard)) is not None
+            and (last.group, last.born, last.revision) == (group, row.born, row.revision)
+            else _lease(row)
+            for row in found
+        }
+        return list(self._known.values())
 
     def load(self, group: str, shard: ShardId) -> LeaseRow | None:
         """See LeaseTable."""
-        columns = self._leases.c
-        query = select(self._leases).where(columns.consume_group == group, columns.shard == shard)
         with self._database.read() as connection:
-            row = connection.execute(query).one_or_none()
-        return None if row is None else _lease(row)
+            found = self._one_lease.rows(connection, {"of_group": group, "at": shard})
+        return _lease(found[0]) if found else None
 
     def instances(self, group: str) -> Sequence[InstanceRow]:
         """See LeaseTable."""
-        query = select(self._instances).where(self._instances.c.consume_group == group)
         with self._database.read() as connection:
-            return [_instance(row) for row in connection.execute(query)]
+            return [_instance(row) for row in self._all_instances.rows(connection, {"of_group": group})]
 
     def sequence(self, group: str) -> SequenceRow | None:
         """See LeaseTable."""
-        query = select(self._sequences).where(self._sequences.c.consume_group == group)
         with self._database.read() as connection:
-            row = connection.execute(query).one_or_none()
-        return None if row is None else _sequence(row)
+            found = self._one_sequence.rows(connection, {"of_group": group})
+        return _sequence(found[0]) if found else None
 
     def create(self, row: Row) -> bool:
         """See LeaseTable."""
@@ -133,16 +154,26 @@ class SQLLeaseTable:
         stamp = _stamp(new) if isinstance(new, LeaseRow) else {}
         return update(table).values(**values, **stamp)
 
-    def wait(self, timeout_s: float) -> None:
-        """See LiveTable."""
-        time.sleep(min(timeout_s, _BREATH_S))  # Our own changes are hints, too.
+    def wait(self, group: str, timeout_s: float) -> None:
+        """See LiveTable. Every renewal is a hint, so a counter of real news says whether it was one."""
         deadline = time.monotonic() + timeout_s
+        time.sleep(min(timeout_s, _BREATH_S))
         if self._hints is None:
             self._hints = self._database.dialect.hints(self._database.engine)
         while time.monotonic() < deadline:
             with self._database.listening(self._hints):
-                if self._hints.wait():
-                    return
+                heard = self._hints.wait()
+            if heard and self._is_news(group):
+                self._hints.found()
+                return
+
+    def _is_news(self, group: str) -> bool:
+        query = select(self._sequences.c.news).where(self._sequences.c.consume_group == group)
+        with self._database.read() as connection:
+            news = connection.execute(query).scalar()
+        is_new = news is None or news != self._news
+        self._news = news
+        return is_new
 
     def close(self) -> None:
         """Give the waiting connection back."""
@@ -151,8 +182,12 @@ class SQLLeaseTable:
             self._hints = None
 
     def _announce(self, connection: Connection, row: Row, old: Row | None = None) -> None:
-        """Only what others wait for: who has a shard, or is to have it. Renewals and watches are not."""
-        if not (isinstance(row, LeaseRow) and isinstance(old, LeaseRow)) or _hands(row) != _hands(old):
+        """Only what others wait for: who has a shard or is to have it, and who is there."""
+        if _is_told(row, old):
+            of_group = self._sequences.c.consume_group == row.group
+            connection.execute(
+                update(self._sequences).where(of_group).values(news=self._sequences.c.news + 1)
+            )
             self._database.dialect.announce(connection, [f"l{row.group}"])
 
     def _placed(self, row: Row) -> tuple[Table, dict[str, Any], dict[str, Any]]:
@@ -246,9 +281,24 @@ def _tables(name: str) -> tuple[Table, Table, Table]:
         Column("number", BigInteger, nullable=False),
         Column("distrusted", BigInteger, nullable=False),
         Column("distrust_ms", BigInteger, nullable=False),
+        # Rises with every change that others wait for. Nobody compares and sets it.
+        Column("news", BigInteger, nullable=False),
         **bytewise,
     )
     return leases, instances, sequences
+
+
+def _is_told(row: Row, old: Row | None) -> bool:
+    """Renewals, beats and watches are no news, nor are numbers that were drawn."""
+    match row, old:
+        case (SequenceRow(), _):
+            return False
+        case (LeaseRow(), LeaseRow()):
+            return _hands(row) != _hands(old)
+        case (InstanceRow(), InstanceRow()):
+            return (row.incarnation, row.is_taking) != (old.incarnation, old.is_taking)
+        case _:
+            return True
 
 
 def _hands(row: LeaseRow) -> tuple[str | None, str | None, int, bool]:
@@ -264,7 +314,7 @@ def _stamp(row: Row) -> dict[str, Any]:
         case InstanceRow():
             return {"create_time_ms": now_ms}
         case SequenceRow():
-            return {}
+            return {"news": 0}
 
 
 def _lease(row: Any) -> LeaseRow:
