@@ -33,7 +33,7 @@ def main() -> None:
         while not stopping:
             acted = consumer.work()
             if acted:
-                out.write(f"{time.clock_gettime_ns(time.CLOCK_BOOTTIME)} {' '.join(acted)}\n")
+                out.write(" ".join(acted) + "\n")
             time.sleep(PACE_S)
         consumer.member.leave()
 
@@ -61,8 +61,11 @@ class Consumer:
         except ShoalError:
             pass  # It was taken away meanwhile, which is what this is about.
         for lease in leases:
+            # The moment before the question: whoever may act after it, could have then. A stop may fall
+            # anywhere after, and what was begun before it is not what this is about.
+            at = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
             if lease.is_wanted and self.member.may_act(lease.shard, lease.epoch):
-                acted.append(f"{lease.shard}:{lease.epoch}")
+                acted.append(f"{at}:{lease.shard}:{lease.epoch}")
                 self._consume(lease)
         return acted
 

@@ -71,12 +71,11 @@ class Consumers:
         """(time, who, shard, epoch) of all processes, in the order of time."""
         found = []
         for log in self._folder.glob("*.log"):
-            for line in log.read_text().splitlines():
-                at, *acted = line.split(" ")
-                for act in acted:
-                    shard, _, epoch = act.partition(":")
-                    if epoch:
-                        found.append((int(at), log.stem, int(shard), int(epoch)))
+            # The last line of one that was killed may be torn.
+            for line in log.read_text().split("\n")[:-1]:
+                for act in line.split(" "):
+                    at, shard, epoch = act.split(":")
+                    found.append((int(at), log.stem, int(shard), int(epoch)))
         return sorted(found)
 
     def stop(self) -> None:

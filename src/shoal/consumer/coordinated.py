@@ -170,6 +170,8 @@ class CoordinatedMembership:
         try:
             if self._error is None:
                 self._groups.leave(self._group_id, self.incarnation, lettings)
+        except NotFound as error:
+            _log.info("%s leaves %s, which is gone: %s", self.name, self.group, error)
         finally:
             if self._thread is not threading.current_thread():
                 self._thread.join(_LEAVE_S)

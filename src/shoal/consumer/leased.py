@@ -177,6 +177,8 @@ class LeasedMembership:
                 changes = self._consumer.leave(view, now_ms=boot_ms(), watch_ms=_watch_ms())
                 self._note_change()
             self._carry_out(changes, shards)
+        except NotFound as error:
+            _log.info("%s leaves %s, which is gone: %s", self.name, self.group, error)
         finally:
             for thread in self._threads:
                 if thread is not threading.current_thread():
