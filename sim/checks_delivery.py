@@ -1,0 +1,153 @@
+"""Checkers of what user code gets: invariants 3, 4 and 5 of the design.
+
+For each shard of a group the story of its deliveries: from where to where, done to where, and anew after
+every forced checkpoint. A story is told in epochs, since what an old holder still hands out belongs to the
+old story.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from shoal.core.group import Claim, GroupSettings
+from shoal.core.model import Shard
+from sim.history import Violation
+from sim.stream import Stream
+
+
+@dataclass(slots=True, kw_only=True)
+class Telling:
+    """Deliveries of a shard between two forced checkpoints."""
+
+    since: int
+    """It counts for epochs above this one."""
+    start: int
+    reached: int
+    """What is before this was handed out, or was gone by retention."""
+    done: int
+    """What is before this was declared done."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Story:
+    """Deliveries of one shard of one group."""
+
+    tellings: list[Telling]
+    handed: dict[tuple[int, str], int] = field(default_factory=dict)
+    """(Epoch, holder) to the end of the last batch that was handed out under it."""
+    declared: dict[int, int] = field(default_factory=dict)
+    """Epoch to what its holder had declared done."""
+    planned: int | None = None
+    """The epoch that ended last, if its holder let go by itself and nothing was forced since."""
+
+    def at(self, epoch: int) -> Telling:
+        return next(telling for telling in reversed(self.tellings) if telling.since < epoch)
+
+
+class DeliveryChecks:
+    """One world's facts about deliveries, for the group of the moment."""
+
+    def __init__(self) -> None:
+        self._group = 0
+        self._stories: list[Story] = []
+        self._is_in_order = False
+        self._stream: Stream | None = None
+        self.is_lenient = False
+        """The store forgot, and who holds what is not certain yet: epochs tell no story."""
+
+    def group_made(self, group: int, stream: Stream, settings: GroupSettings, starts: list[int]) -> None:
+        self._group, self._stream = group, stream
+        self._is_in_order = settings.in_order
+        self._stories = [
+            Story(tellings=[Telling(since=0, start=start, reached=start, done=start)]) for start in starts
+        ]
+
+    def updated(self, settings: GroupSettings) -> None:
+        """Once a group was not in order, shards that have overtaken their parents stay where they are."""
+        self._is_in_order = self._is_in_order and settings.in_order
+
+    def handed(self, group: int, incarnation: str, shard: int, epoch: int, batch: tuple[int, int]) -> None:
+        """3: first deliveries without a gap and after those of all ancestors. 5: nothing done comes again."""
+        if group != self._group:
+            return
+        assert self._stream is not None
+        first, end = batch
+        story, row = self._story(shard), self._stream.shards[shard]
+        if self.is_lenient:
+            latest = story.tellings[-1]
+            if first <= max(latest.reached, row.first_offset):
+                latest.reached = max(latest.reached, end)
+            return
+        before = story.handed.get((epoch, incarnation))
+        if before is not None and first < before:
+            raise Violation("3", f"shard {shard} at {epoch}: {first} is handed out after {before}")
+        if before is None and story.planned is not None:
+            done = story.declared.get(story.planned, 0)
+            if first < done:
+                text = f"shard {shard} at {epoch}: {first} comes again, done to {done}"
+                raise Violation("5", f"{text} at {story.planned}, which was released")
+            story.planned = None
+        telling = story.at(epoch)
+        if first > max(telling.reached, row.first_offset):
+            raise Violation("3", f"shard {shard} at {epoch}: {first} comes before {telling.reached}")
+        if self._is_in_order and end > telling.reached:
+            self._check_ancestors(shard, epoch, row)
+        story.handed[epoch, incarnation] = end
+        telling.reached = max(telling.reached, end)
+
+    def declared(self, group: int, shard: int, epoch: int, offset: int) -> None:
+        if group != self._group:
+            return
+        story = self._story(shard)
+        story.declared[epoch] = offset
+        telling = story.at(epoch)
+        telling.done = max(telling.done, offset)
+
+    def let_go(self, before: Claim, *, is_planned: bool) -> None:
+        """A holder is gone from a shard: by itself, or because it was silent, forced or reset."""
+        story = self._story(before.shard)
+        story.planned = before.owner_epoch if is_planned and before.restart is None else None
+
+    def forced(self, shard: int, since: int, offset: int) -> None:
+        story = self._story(shard)
+        story.planned = None
+        story.tellings.append(Telling(since=since, start=offset, reached=offset, done=offset))
+
+    def forgot(self) -> None:
+        """The store may have forgotten forced checkpoints and hand-overs: only the furthest is known."""
+        for story in self._stories:
+            reached = max(telling.reached for telling in story.tellings)
+            done = max(telling.done for telling in story.tellings)
+            story.tellings = [Telling(since=0, start=0, reached=reached, done=done)]
+            story.planned = None
+            story.handed.clear()
+            story.declared.clear()
+
+    def missing(self) -> str | None:
+        """4: what was acknowledged, is kept, and has not reached user code."""
+        if self._stream is None:
+            return None
+        for row in self._stream.shards:
+            reached = self._story(row.id).tellings[-1].reached
+            if reached < row.next_offset and row.first_offset < row.next_offset:
+                return f"shard {row.id}: {reached} to {row.next_offset} has not been handed out"
+        return None
+
+    def _story(self, shard: int) -> Story:
+        while shard >= len(self._stories):  # Born after the group was made: read from its first offset.
+            self._stories.append(Story(tellings=[Telling(since=0, start=0, reached=0, done=0)]))
+        return self._stories[shard]
+
+    def _check_ancestors(self, shard: int, epoch: int, row: Shard) -> None:
+        assert self._stream is not None
+        waiting = list(row.parents)
+        seen = set(waiting)
+        while waiting:
+            ancestor = waiting.pop()
+            parent = self._stream.shards[ancestor]
+            waiting.extend(older for older in parent.parents if older not in seen)
+            seen.update(parent.parents)
+            telling = self._story(ancestor).at(epoch)
+            if parent.is_open or max(telling.done, telling.start) < parent.next_offset:
+                text = f"shard {shard} at {epoch} is handed out, its ancestor {ancestor} is done to"
+                raise Violation("3", f"{text} {telling.done} of {parent.next_offset}")

@@ -1,0 +1,179 @@
+"""Checkers of who holds what: invariants 1 and 2 of the design, and what defends them.
+
+They see committed rows and what processes did, nothing of the rules: each check is written from the
+promise, not from the code that keeps it. A check that would also have failed in a world where nothing is
+wrong (the store forgot what it had promised) says when it looks away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from shoal.core.group import Claim, Member
+from sim.history import Violation
+from sim.store import Store
+
+ALLOWANCE: Final = 0.024
+"""By how much a watcher's clock may run fast, as the worlds make them."""
+
+
+class HoldingChecks:
+    """One world's facts about holders, epochs, checkpoints and watches."""
+
+    def __init__(self, store: Store, now_us: Callable[[], int]) -> None:
+        self._store, self._now_us = store, now_us
+        self._handed: dict[tuple[int, int], int] = {}
+        """(group, shard) to the highest epoch under which a batch was handed out."""
+        self._epochs: dict[int, int] = {}
+        """Shard to the highest epoch ever given, over all groups of that name."""
+        self._gone: set[str] = set()
+        self._sent: set[tuple[str, int, int]] = set()
+        self._forced: dict[int, list[int]] = {}
+        """Shard to the offsets that were forced on it and may still have to take effect."""
+        self._beat_at: dict[str, int] = {}
+        self._sink: dict[int, int] = {}
+        self.is_lenient = False
+        """The store forgot, and the group has not waited it out yet: the past is not what it was."""
+        self._is_evident = True
+        """Somebody has shown that the store forgot; from then on no epoch may come again."""
+
+    def group_made(self) -> None:
+        self._forced.clear()
+        self._gone.clear()
+        self.is_lenient = not self._is_evident
+
+    # --- Hand-outs. ----------------------------------------------------------------------------------
+
+    def handed(self, group: int, incarnation: str, shard: int, epoch: int) -> None:
+        """1: only the one holder hands out, and never one after its successor."""
+        highest = self._handed.get((group, shard), 0)
+        if epoch < highest and not self.is_lenient:
+            raise Violation("1", f"{incarnation} hands out shard {shard} at {epoch}, after {highest}")
+        self._handed[group, shard] = max(highest, epoch)
+        if (incarnation, shard, epoch) in self._sent:
+            raise Violation("1", f"{incarnation} hands out shard {shard} at {epoch}, which it has released")
+        rows = self._store.group
+        if rows is None or rows.id != group or self.is_lenient:
+            return  # Its group was deleted under it, or its store forgot: there is no row to hold it against.
+        claim = rows.claims[shard] if shard < len(rows.claims) else None
+        if claim is None or claim.owner != incarnation or claim.owner_epoch != epoch:
+            held = "nobody" if claim is None else f"{claim.owner} at {claim.owner_epoch}"
+            raise Violation("1", f"{incarnation} hands out shard {shard} at {epoch}, held by {held}")
+
+    def taken(self, before: Claim, by: str, *, may_act: bool) -> None:
+        """1: a shard is taken from a holder only after its deadline has passed there."""
+        if may_act and not self.is_lenient:
+            text = f"shard {before.shard} at {before.owner_epoch} is taken from {before.owner} by {by}"
+            raise Violation("1", f"{text}, within its deadline")
+
+    def wrote(self, incarnation: str, shard: int, epoch: int) -> bool:
+        """The sink's fence: whether it takes the write. It must never refuse the rightful holder."""
+        if epoch >= self._sink.get(shard, 0):
+            self._sink[shard] = epoch
+            return True
+        rows = self._store.group
+        claim = rows.claims[shard] if rows is not None and shard < len(rows.claims) else None
+        is_current = claim is not None and (claim.owner, claim.epoch) == (incarnation, epoch)
+        if is_current and not self.is_lenient:
+            raise Violation("1", f"a sink refused shard {shard} at {epoch}, the current one")
+        return False
+
+    def release_sent(self, incarnation: str, shard: int, epoch: int) -> None:
+        self._sent.add((incarnation, shard, epoch))
+
+    def answered_read(self, shard: int, epoch: int) -> None:
+        """1: a read under an epoch that is no longer current is refused."""
+        rows = self._store.group
+        claim = rows.claims[shard] if rows is not None and shard < len(rows.claims) else None
+        if claim is None or claim.epoch != epoch or claim.owner_epoch != epoch:
+            raise Violation("1", f"a read of shard {shard} was answered at {epoch}, which is not current")
+
+    # --- Rows. ---------------------------------------------------------------------------------------
+
+    def claim_written(self, before: Claim | None, after: Claim, by: str, who: str | None, epoch: int) -> None:
+        """2, and that an epoch is given once. `by` is the call; `who` and `epoch` are what it showed."""
+        if before is not None and after.epoch < before.epoch:
+            raise Violation("2", f"shard {after.shard}: its epoch went from {before.epoch} to {after.epoch}")
+        if after.owner is not None and (
+            before is None or (after.owner, after.owner_epoch) != (before.owner, before.owner_epoch)
+        ):
+            self._granted(after)
+        if before is None or after.checkpoint == before.checkpoint:
+            return
+        if by in {"save", "release", "leave"} and before.restart is None:
+            is_owner = before.owner == who and before.owner_epoch == epoch and before.epoch == epoch
+            if not is_owner and not self.is_lenient:
+                raise Violation("2", f"shard {after.shard}: a checkpoint of {who} at {epoch} took effect")
+        forced = self._forced.get(after.shard, [])
+        if after.checkpoint in forced:
+            if by != "rewind":
+                forced.remove(after.checkpoint)
+        elif after.checkpoint < before.checkpoint:
+            text = f"shard {after.shard}: {by} took the checkpoint from {before.checkpoint} to"
+            raise Violation("2", f"{text} {after.checkpoint}")
+
+    def _granted(self, claim: Claim) -> None:
+        assert claim.owner is not None
+        highest = self._epochs.get(claim.shard, 0)
+        if claim.owner_epoch <= highest and self._is_evident:
+            raise Violation("2", f"shard {claim.shard}: epoch {claim.owner_epoch} is given, after {highest}")
+        self._epochs[claim.shard] = max(highest, claim.owner_epoch)
+        if claim.owner in self._gone:
+            raise Violation("1", f"shard {claim.shard} is given to {claim.owner}, which is gone")
+
+    def forced(self, before: Claim | None, after: Claim, offset: int) -> None:
+        """2: a forced checkpoint starts a new epoch."""
+        self._forced.setdefault(after.shard, []).append(offset)
+        if before is not None and after.epoch <= before.epoch:
+            raise Violation("2", f"shard {after.shard}: a forced checkpoint left the epoch at {after.epoch}")
+
+    def distrust(self, distrust_ms: int) -> None:
+        """The group has waited out what its store forgot."""
+        if self._is_evident and distrust_ms == 0:
+            self.is_lenient = False
+
+    # --- Members. ------------------------------------------------------------------------------------
+
+    def joined(self, incarnation: str) -> None:
+        if incarnation in self._gone:
+            raise Violation("1", f"{incarnation} is a member again, after it was gone")
+        self._beat_at[incarnation] = self._now_us()
+
+    def beaten(self, before: Member, number: int) -> None:
+        """A heartbeat that counts is newer than all that did."""
+        if number <= before.beat:
+            raise Violation("1", f"{before.incarnation}: heartbeat {number} counted, after {before.beat}")
+        self._beat_at[before.incarnation] = self._now_us()
+
+    def went(self, member: Member, *, is_expired: bool) -> None:
+        """Who goes stays away. Who is expired had time to be heard: an outage is no silence."""
+        self._gone.add(member.incarnation)
+        if not is_expired or self.is_lenient:
+            return
+        since, now = self._beat_at[member.incarnation], self._now_us()
+        lost, outages, counted_to = 0, 0, since
+        for begin, end in sorted(self._store.outages):
+            overlap = min(end, now) - max(begin, counted_to)
+            if overlap > 0:
+                lost, outages, counted_to = lost + overlap, outages + 1, min(end, now)
+        wanted_us = (member.timeout_ms - outages * member.interval_ms) * 1000 * (1 - ALLOWANCE) - 1_000
+        if now - since - lost < wanted_us:
+            silent = (now - since - lost) / 1000
+            raise Violation("6", f"{member.incarnation} expired after {silent:.0f} ms in which it could beat")
+
+    # --- A store that forgets. -----------------------------------------------------------------------
+
+    def forgot(self) -> None:
+        """Rows are as they were. What was handed out is not."""
+        rows = self._store.group
+        assert rows is not None
+        self.is_lenient, self._is_evident = True, False
+        self._gone = {key for key, member in rows.members.items() if not member.is_watched}
+        for claim in rows.claims:
+            if claim.restart is not None:
+                self._forced.setdefault(claim.shard, []).append(claim.restart)
+
+    def evident(self) -> None:
+        """That the store forgot was dealt with, or a heartbeat that shows it was counted all the same."""
+        self._is_evident = True

@@ -1,0 +1,272 @@
+"""A seat in a coordinated group: heartbeats, their answers, releases, as `shoal.core.holding` rules.
+
+Heartbeats are sent on time whether or not the last was answered, so that several are in flight. A consumer
+that is told it is unknown drops everything and joins again under a new incarnation; one that is barred
+stays away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from shoal.core import holding as rules
+from shoal.core.checkpoint import Save
+from shoal.core.errors import NameTaken, ShoalError, UnknownConsumer, UnknownGroup
+from shoal.core.holding import Holding
+from shoal.core.membership import Beat
+from shoal.core.model import ShardId
+from shoal.core.ownership import Join, Leave, Letting, Release, Retire
+from sim.hub import Fetched, Hub
+from sim.loop import MS, Future, Process, Steps
+from sim.network import Network
+from sim.seat import Lessee
+from sim.stage import Stage
+
+LEAVE_TRIES: Final = 20
+
+
+class CoordinatedSeat:
+    """See Seat."""
+
+    def __init__(self, stage: Stage, process: Process, network: Network, name: str) -> None:
+        self._stage, self._process, self._network, self._name = stage, process, network, name
+        self._lessee: Lessee | None = None
+        self._lives = 0
+        self._holding = Holding(incarnation="", timeout_ms=1, interval_ms=1)
+        self._wake = Future(stage.loop)
+        self._is_over = False
+        self._is_barred = False
+        self._was_member = False
+        self._lettings: dict[tuple[str, ShardId, int], Letting] = {}
+        self.group = 0
+
+    @property
+    def incarnation(self) -> str:
+        return self._holding.incarnation
+
+    def start(self, lessee: Lessee) -> None:
+        self._lessee = lessee
+        self._process.spawn(self._live())
+
+    def wake(self) -> None:
+        if "waiting renews" in self._stage.switches:
+            until = self._deadline_clock() + self._holding.timeout_ms
+            leases = {key: replace(one, deadline_ms=until) for key, one in self._holding.leases.items()}
+            self._holding = replace(self._holding, leases=leases)
+        self._wake.resolve()
+
+    def may_act(self, shard: ShardId, epoch: int) -> bool:
+        if "deadline is not checked" in self._stage.switches:
+            return shard in self._holding.leases
+        return rules.may_act(self._holding, shard, epoch, self._deadline_clock())
+
+    def read(self, shard: ShardId, epoch: int, offset: int) -> Steps[Fetched]:
+        group = self.group
+        return (yield from self._network.call(lambda hub: hub.read(group, shard, epoch, offset)))
+
+    def save(self, shard: ShardId, epoch: int, offset: int) -> Steps[None]:
+        yield from self._save_as(self.incarnation, Save(shard=shard, epoch=epoch, offset=offset))
+
+    def release(self, shard: ShardId, epoch: int, checkpoint: int | None) -> Steps[None]:
+        mine = self.incarnation
+        self._holding = rules.let_go(self._holding, shard, epoch)
+        self._stage.facts.release_sent(mine, shard, epoch)
+        if "release before the checkpoint" in self._stage.switches:
+            yield from self._send_release(mine, Letting(shard=shard, epoch=epoch))
+            if checkpoint is not None:
+                save = Save(shard=shard, epoch=epoch, offset=checkpoint)
+                yield from self._tried(lambda: self._save_as(mine, save))
+            return
+        letting = Letting(shard=shard, epoch=epoch, checkpoint=checkpoint)
+        if "a repeated release forgets the checkpoint" not in self._stage.switches:
+            self._lettings[mine, shard, epoch] = letting
+        yield from self._send_release(mine, letting)
+
+    def retire(self) -> Steps[None]:
+        mine = self.incarnation
+        group = self.group
+        yield from self._tried(
+            lambda: self._network.call(lambda hub: hub.step(group, Retire(incarnation=mine)))
+        )
+
+    def leave(self) -> Steps[None]:
+        mine = self.incarnation
+        group = self.group
+        self._is_over = True
+        for _ in range(LEAVE_TRIES):
+            try:
+                yield from self._network.call(lambda hub: hub.step(group, Leave(incarnation=mine)))
+            except ShoalError as error:
+                if not error.retriable:
+                    return
+                yield 60 * MS
+            else:
+                return
+
+    # --- Life. ---------------------------------------------------------------------------------------
+
+    def _live(self) -> Steps[None]:
+        while not self._is_over and not self._is_barred:
+            yield from self._join()
+            yield from self._beat_on()
+
+    def _join(self) -> Steps[None]:
+        """A new incarnation, which nobody has had before. A join whose answer is lost is repeated as it was.
+
+        One that was a member before takes nobody's name: who has it by now is the newer one.
+        """
+        while not self._is_over and not self._is_barred:
+            self._lives += 1
+            mine = f"{self._process.name}#{self._lives}"
+            try:
+                group, settings = yield from self._network.call(lambda hub: hub.find())
+                timeout = settings.timeout_ms
+                newcomer = Join(
+                    name=self._name,
+                    incarnation=mine,
+                    timeout_ms=timeout,
+                    interval_ms=max(1, timeout // self._stage.swarm.intervals),
+                    is_again=self._was_member,
+                )
+                yield from self._join_as(group, newcomer)
+            except NameTaken:
+                self._bar()
+            except ShoalError:
+                yield self._stage.rng.randrange(20, 120) * MS
+            else:
+                self._was_member = True
+                self.group = group
+                self._holding = Holding(
+                    incarnation=mine, timeout_ms=timeout, interval_ms=newcomer.interval_ms
+                )
+                return
+
+    def _join_as(self, group: int, newcomer: Join) -> Steps[None]:
+        while True:
+            try:
+                yield from self._network.call(lambda hub: hub.join(group, newcomer))
+            except ShoalError as error:
+                if not error.retriable:
+                    raise
+                yield self._stage.rng.randrange(20, 120) * MS
+            else:
+                return
+
+    def _beat_on(self) -> Steps[None]:
+        mine = self.incarnation
+        while not self._is_over and not self._is_barred and self.incarnation == mine:
+            self._holding, beat = rules.asked(self._holding, self._deadline_clock())
+            self._process.spawn(self._send(beat))
+            self._wake = wake = Future(self._stage.loop)
+            rest = self._holding.interval_ms * MS
+            # A busy process comes late to its heartbeat, and a little early is no harm.
+            self._stage.loop.after(rest * self._stage.rng.randrange(80, 105) // 100, wake.resolve)
+            yield wake
+            if self._stage.is_so("deaf"):
+                self._stage.history.fault("misses a beat", self._process.name)
+                yield self._stage.rng.randrange(rest, 4 * rest)
+
+    def _send(self, beat: Beat) -> Steps[None]:
+        group = self.group
+        try:
+            answer = yield from self._network.call(lambda hub: hub.beat(group, beat))
+        except (UnknownConsumer, UnknownGroup):
+            if self.incarnation == beat.incarnation:
+                self._drop()
+        except NameTaken:
+            if self.incarnation == beat.incarnation:
+                self._bar()
+        except ShoalError:
+            pass
+        else:
+            if self.incarnation == beat.incarnation and not self._is_over:
+                self._take(answer)
+
+    def _take(self, answer: rules.Assignment) -> None:
+        assert self._lessee is not None
+        if "deadline from the answer" in self._stage.switches:
+            self._holding = replace(self._holding, asked_ms=self._deadline_clock())
+        if "answers of older heartbeats" in self._stage.switches:
+            answer = replace(answer, number=self._holding.number)
+        answered = rules.answered(self._holding, answer)
+        self._holding = answered.holding
+        if self._stage.history.is_traced:
+            held = ", ".join(
+                f"{lease.shard} at {lease.epoch}{'' if lease.is_wanted else ' closing'}"
+                for lease in self._holding.leases.values()
+            )
+            self._stage.history.say(self.incarnation, f"takes answer {answer.number}: holds {held or 'none'}")
+        for lease in answered.lost:
+            self._lessee.lost(lease.shard, lease.epoch)
+        for lease in answered.opened:
+            self._lessee.opened(lease)
+        for lease in answered.closing:
+            self._lessee.closing(lease.shard, lease.epoch)
+        for shard, epoch in answered.release_again:
+            # As it was sent: without its checkpoint it could overtake the first one, and lose what was done.
+            known = self._lettings.get((self.incarnation, shard, epoch))
+            letting = known or Letting(shard=shard, epoch=epoch)
+            self._stage.facts.release_sent(self.incarnation, shard, epoch)
+            self._process.spawn(self._send_release(self.incarnation, letting))
+
+    def _drop(self) -> None:
+        """Unknown: whatever we hold is not ours. The old incarnation never comes back."""
+        self._lose_all()
+        self._holding = Holding(incarnation="", timeout_ms=1, interval_ms=1)
+        self._wake.resolve()
+
+    def _bar(self) -> None:
+        assert self._lessee is not None
+        if "barred ones join again" in self._stage.switches:
+            self._drop()
+            return
+        if not self._is_barred:
+            self._is_barred = True
+            self._stage.history.say(self.incarnation, "is barred")
+            self._lessee.barred()
+            self._wake.resolve()
+
+    def _lose_all(self) -> None:
+        assert self._lessee is not None
+        for lease in self._holding.leases.values():
+            self._lessee.lost(lease.shard, lease.epoch)
+
+    # --- Calls that are repeated. --------------------------------------------------------------------
+
+    def _send_release(self, mine: str, letting: Letting) -> Steps[None]:
+        """Until it is known: a release that nobody heard of would leave the shard with nobody."""
+        group = self.group
+        while True:
+            release = Release(incarnation=mine, lettings=[letting])
+
+            def send(hub: Hub, release: Release = release) -> Steps[object]:
+                return (yield from hub.step(group, release))
+
+            try:
+                yield from self._network.call(send)
+            except ShoalError as error:
+                if not error.retriable:
+                    if letting.checkpoint is None:
+                        return
+                    letting = replace(letting, checkpoint=None)
+                yield self._stage.rng.randrange(20, 80) * MS
+            else:
+                return
+
+    def _save_as(self, mine: str, save: Save) -> Steps[None]:
+        group = self.group
+        yield from self._network.call(lambda hub: hub.save(group, mine, save))
+
+    def _tried(self, call: Callable[[], Steps[object]]) -> Steps[None]:
+        """A call that may fail without harm."""
+        try:
+            yield from call()
+        except ShoalError:
+            return
+
+    def _deadline_clock(self) -> int:
+        if "deadline by the clock that stops" in self._stage.switches:
+            return self._process.watch_us() // MS
+        return self._process.boot_ms()

@@ -1,0 +1,123 @@
+"""Where facts are reported: one method for each, which writes it down and shows it to the checkers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shoal.core.group import Claim, GroupSettings, Member
+from shoal.core.model import ShardId
+from sim.checks_delivery import DeliveryChecks
+from sim.checks_holding import HoldingChecks
+from sim.history import History
+from sim.loop import Loop
+from sim.store import GroupRows, Store
+from sim.stream import Stream
+
+
+class Facts:
+    """The world's witness. Reported to by the shell, at the very instant at which something is so."""
+
+    def __init__(self, loop: Loop, store: Store, history: History) -> None:
+        self._loop, self._store, self.history = loop, store, history
+        self.holding = HoldingChecks(store, lambda: loop.now)
+        self.delivery = DeliveryChecks()
+        self.may_act: Callable[[str, ShardId, int], bool] = lambda *_: False
+        """What the process of an incarnation would say, asked at this instant: may it hand out a batch?"""
+        self.moved_at = 0
+        """When a shard last changed hands."""
+
+    def group_made(self, rows: GroupRows, stream: Stream) -> None:
+        self.history.say("store", f"group {rows.id} on stream {stream.id}: {rows.settings}")
+        self.holding.group_made()
+        starts = [claim.checkpoint for claim in rows.claims]
+        self.delivery.group_made(rows.id, stream, rows.settings, starts)
+
+    def updated(self, settings: GroupSettings) -> None:
+        self.delivery.updated(settings)
+
+    # --- Consumers. ----------------------------------------------------------------------------------
+
+    def handed(self, group: int, incarnation: str, shard: int, epoch: int, batch: tuple[int, int]) -> None:
+        first, end = batch
+        self.history.counts["hand-outs"] += 1
+        if self.history.is_traced:
+            self.history.say(incarnation, f"hands out shard {shard} at {epoch}: [{first}, {end})")
+        self.holding.handed(group, incarnation, shard, epoch)
+        self.delivery.is_lenient = self.holding.is_lenient
+        self.delivery.handed(group, incarnation, shard, epoch, batch)
+
+    def declared(self, group: int, incarnation: str, shard: int, epoch: int, offset: int) -> None:
+        if self.history.is_traced:
+            self.history.say(incarnation, f"is done with shard {shard} at {epoch} up to {offset}")
+        self.delivery.declared(group, shard, epoch, offset)
+
+    def wrote(self, incarnation: str, shard: int, epoch: int) -> None:
+        if not self.holding.wrote(incarnation, shard, epoch):
+            self.history.counts["refused by a sink"] += 1
+
+    def release_sent(self, incarnation: str, shard: int, epoch: int) -> None:
+        if self.history.is_traced:
+            self.history.say(incarnation, f"sends the release of shard {shard} at {epoch}")
+        self.holding.release_sent(incarnation, shard, epoch)
+
+    # --- Rows. ---------------------------------------------------------------------------------------
+
+    def claim_written(
+        self, before: Claim | None, after: Claim, by: str, who: str | None = None, epoch: int = 0
+    ) -> None:
+        """A claim's row was committed by this call, which showed this incarnation and epoch."""
+        if self.history.is_traced:
+            self.history.say("store", f"{by}: {_shown(before, after)}")
+        self.holding.claim_written(before, after, by, who, epoch)
+        owner = (after.owner, after.owner_epoch)
+        if before is not None and before.owner is not None and owner != (before.owner, before.owner_epoch):
+            is_planned = by in {"release", "leave"} and who == before.owner
+            self.delivery.let_go(before, is_planned=is_planned)
+            # One that has nothing left to hand out may think what it likes.
+            if not is_planned and not self._is_done(before):
+                may_act = self.may_act(before.owner, before.shard, before.owner_epoch)
+                self.holding.taken(before, by, may_act=may_act)
+        if before is None or owner != (before.owner, before.owner_epoch):
+            self.moved_at = self._loop.now
+            if after.owner is not None:
+                self.history.counts["moves"] += 1
+
+    def _is_done(self, before: Claim) -> bool:
+        stream = self._store.stream
+        row = None if stream is None else stream.shards[before.shard]
+        return row is not None and not row.is_open and before.checkpoint >= row.next_offset
+
+    def forced(self, before: Claim | None, after: Claim, offset: int, since: int) -> None:
+        """A checkpoint was forced, when `since` was the last epoch that the group had given."""
+        self.holding.forced(before, after, offset)
+        self.delivery.forced(after.shard, since, offset)
+
+    def joined(self, member: Member) -> None:
+        self.history.say(member.incarnation, f"is a member: {member.timeout_ms} / {member.interval_ms} ms")
+        self.holding.joined(member.incarnation)
+
+    def beaten(self, before: Member, number: int, timeout_ms: int) -> None:
+        if self.history.is_traced:
+            self.history.say(before.incarnation, f"beats {number} at the store, counting by {timeout_ms} ms")
+        self.holding.beaten(before, number)
+
+    def went(self, member: Member, *, is_expired: bool) -> None:
+        self.history.counts["expired" if is_expired else "gone"] += 1
+        self.history.say(member.incarnation, "was expired" if is_expired else "is gone")
+        self.holding.went(member, is_expired=is_expired)
+
+    def forgot(self) -> None:
+        self.holding.forgot()
+        self.delivery.forgot()
+
+
+def _shown(before: Claim | None, after: Claim) -> str:
+    text = f"shard {after.shard} {after.state} of {after.owner} at {after.owner_epoch}/{after.epoch}"
+    text += f", checkpoint {after.checkpoint}"
+    if after.next is not None:
+        text += f", next {after.next}"
+    if after.restart is not None:
+        text += f", restart {after.restart}"
+    if after.lapse_ms:
+        text += f", lapse {after.lapse_ms}"
+    return text if before is not None else f"born: {text}"

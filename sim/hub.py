@@ -1,0 +1,266 @@
+"""The simulated hub: what the real one does for a coordinated group, over the simulated store.
+
+Stateless, one per process that has it: a server, or a consumer with the hub built in. Load, step, save; the
+rules are `shoal.core`'s. Heartbeats and checkpoints are one row each and do not touch the group's version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from shoal.core import balance, holding, membership, ownership
+from shoal.core.balance import Strategy
+from shoal.core.checkpoint import Save, check_fence, check_save
+from shoal.core.claims import is_at_end
+from shoal.core.errors import NotOwner, StoreBusy, StoreUnavailable, UnknownGroup
+from shoal.core.group import Group, GroupSettings, Member, MemberStatus
+from shoal.core.membership import Beat
+from shoal.core.model import Shard, ShardId
+from sim.loop import Process, Steps
+from sim.stage import Stage
+from sim.store import GroupRows
+from sim.stream import NAME, Stream
+
+STEP_TRIES: Final = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """The answer to a read."""
+
+    batches: list[tuple[int, int]]
+    end: int | None
+    """Of a closed shard: where it ends."""
+
+
+class Hub:
+    """The calls of a coordinated group."""
+
+    def __init__(self, stage: Stage, process: Process, *, knows_all: bool = True) -> None:
+        self._stage, self._store, self._facts = stage, stage.store, stage.facts
+        self.process = process
+        self._seen: dict[int, int] = {}
+        """The highest version of a group that this process has seen."""
+        # One of an older release does not know the strategy that the group names.
+        self.strategies: Mapping[str, Strategy] = balance.STRATEGIES if knows_all else {}
+
+    def find(self) -> Steps[tuple[int, GroupSettings]]:
+        """The group that has the name now, and what a consumer has to count by in it."""
+
+        def body() -> tuple[int, GroupSettings]:
+            if self._store.group is None:
+                raise UnknownGroup(stream=str(NAME), group="g")
+            return self._store.group.id, self._store.group.settings
+
+        return (yield from self._store.read(self.process, body))
+
+    def join(self, group: int, newcomer: ownership.Join) -> Steps[object]:
+        return (yield from self.step(group, newcomer))
+
+    def beat(self, group: int, beat: Beat) -> Steps[holding.Assignment]:
+        """One row, and the answer as of the same transaction; first of all, what the store forgot."""
+        answer = yield from self._store.write(self.process, lambda: self._count(group, beat))
+        if isinstance(answer, ownership.Forgotten):
+            yield from self.step(group, answer)
+            answer = yield from self._store.write(self.process, lambda: self._count(group, beat))
+        if isinstance(answer, ownership.Forgotten):
+            raise StoreBusy("it forgets faster than it is told", 0)
+        if "absence is a release" in self._stage.switches:
+            yield from self._release_absent(group, beat, answer)
+        return answer
+
+    def _count(self, group: int, beat: Beat) -> holding.Assignment | ownership.Forgotten:
+        rows = self._rows(group)
+        if max(beat.seen, self._seen.get(group, 0)) > rows.version:
+            if "forgetting is ignored" not in self._stage.switches:
+                return ownership.Forgotten(seen=max(beat.seen, self._seen.get(group, 0)))
+            self._facts.holding.evident()
+        before = rows.members.get(beat.incarnation)
+        member = membership.beaten(rows.settings, before, beat)
+        assert before is not None
+        reported = membership.digest(beat.held)
+        claims = None
+        if beat.seen != member.assigned or reported != member.held:
+            claims = [claim for claim in rows.claims if claim.owner == beat.incarnation]
+            membership.check_held(member, beat.held, {claim.shard: claim for claim in rows.claims})
+        rows.members[beat.incarnation] = replace(member, held=reported)
+        self._facts.beaten(before, beat.number, beat.timeout_ms)
+        return holding.assignment(rows.settings, member, claims, beat)
+
+    def _release_absent(self, group: int, beat: Beat, answer: holding.Assignment) -> Steps[None]:
+        """A planted bug: what a heartbeat does not name is taken for released."""
+        absent = [
+            ownership.Letting(shard=grant.shard, epoch=grant.epoch)
+            for grant in answer.granted or ()
+            if grant.shard not in beat.held and beat.seen == answer.version
+        ]
+        if absent:
+            yield from self.step(group, ownership.Release(incarnation=beat.incarnation, lettings=absent))
+
+    def save(self, group: int, incarnation: str, save: Save) -> Steps[None]:
+        """An owner's checkpoint: one row, if it is still the owner's."""
+
+        def body() -> bool:
+            rows, stream = self._rows(group), self._stream()
+            if save.shard >= len(rows.claims):
+                raise NotOwner(shard=save.shard, consumer=incarnation, owner=None)
+            claim, row = rows.claims[save.shard], stream.shards[save.shard]
+            if "checkpoints are not fenced" not in self._stage.switches:
+                check_save(NAME, claim, row, save)
+            if save.offset != claim.checkpoint:
+                rows.claims[save.shard] = after = replace(claim, checkpoint=save.offset)
+                self._facts.claim_written(claim, after, "save", incarnation, save.epoch)
+            return is_at_end(row, save.offset)
+
+        is_end = yield from self._store.write(self.process, body)
+        if is_end:
+            yield from self.step(group, ownership.Sync())
+
+    def read(self, group: int, shard: ShardId, epoch: int, offset: int) -> Steps[Fetched]:
+        """A fenced read: refused unless the epoch shown is the current one."""
+
+        def body() -> Fetched:
+            rows, stream = self._rows(group), self._stream()
+            if "reads are not fenced" not in self._stage.switches:
+                check_fence(rows.claims[shard] if shard < len(rows.claims) else None, shard, epoch)
+            row = stream.shards[shard]
+            batches = stream.read(shard, offset, self._stage.swarm.ahead)
+            self._facts.holding.answered_read(shard, epoch)
+            return Fetched(batches=batches, end=None if row.is_open else row.next_offset)
+
+        return (yield from self._store.read(self.process, body))
+
+    def step(
+        self, group: int, event: ownership.Event, version: int | None = None
+    ) -> Steps[ownership.Stepped]:
+        """Load, think with no lock held, save by compare-and-set; all of it again if it was overtaken.
+
+        With `version`: only if the group still is at that version, and not again otherwise.
+        """
+        for _ in range(STEP_TRIES):
+            failovers = self._store.failovers
+            loaded, shards = yield from self._store.read(self.process, lambda: self._load(group))
+            if not isinstance(event, ownership.Forgotten) and loaded.version < self._seen.get(group, 0):
+                # This process has seen more itself: nothing is decided on what the store has left.
+                yield from self.step(group, ownership.Forgotten(seen=self._seen[group]))
+                continue
+            if version is not None and loaded.version != version:
+                return ownership.Stepped(group=loaded)
+            stepped = ownership.step(loaded, event, shards, self.strategies)
+            if stepped.group is loaded:
+                return stepped
+            saving = _Saving(self._stage, loaded, stepped.group, event, failovers)
+            if (yield from self._store.write(self.process, saving.save)):
+                return stepped
+            self._stage.history.counts["steps overtaken"] += 1
+            if version is not None:
+                return ownership.Stepped(group=loaded)
+            yield self._stage.rng.randrange(500, 4000)
+        raise StoreBusy("the group changes faster than it can be thought about", 0)
+
+    def _load(self, group: int) -> tuple[Group, tuple[Shard, ...]]:
+        return self._rows(group).loaded(), self._stream().shards
+
+    def _rows(self, group: int) -> GroupRows:
+        rows = self._store.group
+        if rows is None or rows.id != group:
+            raise UnknownGroup(stream=str(NAME), group=str(group))
+        if rows.version > self._seen.get(group, 0) and "forgetting is ignored" not in self._stage.switches:
+            self._seen[group] = rows.version
+        return rows
+
+    def _stream(self) -> Stream:
+        assert self._store.stream is not None
+        return self._store.stream
+
+
+@dataclass(frozen=True, slots=True)
+class _Saving:
+    """The write of one step: what has changed between two values of a group, into the rows."""
+
+    stage: Stage
+    before: Group
+    after: Group
+    event: ownership.Event
+    failovers: int
+    """Of the store, before the group was loaded."""
+
+    def save(self) -> bool:
+        """Whether nobody was faster."""
+        store, after = self.stage.store, self.after
+        rows = store.group
+        if store.failovers != self.failovers:
+            # Versions may come again after a fail-over, so a step does not outlive its connection.
+            raise StoreUnavailable("the connection was lost")
+        if rows is None or rows.id != after.id:
+            return False
+        if rows.version != self.before.version and "steps without compare-and-set" not in self.stage.switches:
+            return False
+        if not self._members_stand(rows):
+            return False
+        rows.version, rows.epoch, rows.distrust_ms = after.version, after.epoch, after.distrust_ms
+        if rows.settings != after.settings:
+            rows.settings = after.settings
+            self.stage.facts.updated(after.settings)
+        store.sequence = max(store.sequence, after.epoch)
+        self._save_members(rows)
+        self._save_claims(rows)
+        if isinstance(self.event, ownership.Forgotten):
+            self.stage.facts.holding.evident()
+        self.stage.facts.holding.distrust(after.distrust_ms)
+        return True
+
+    def _members_stand(self, rows: GroupRows) -> bool:
+        """Whoever was judged by its row must still be as it was seen."""
+        if "expiry without the member's row" in self.stage.switches:
+            return True
+        if isinstance(self.event, ownership.Expire):
+            key = self.event.incarnation
+            seen, now = self.before.members.get(key), rows.members.get(key)
+            return seen is not None and now is not None and _counter(seen) == _counter(now)
+        return True
+
+    def _save_members(self, rows: GroupRows) -> None:
+        for key in [key for key in rows.members if key not in self.after.members]:
+            del rows.members[key]
+        for key, member in self.after.members.items():
+            before, now = self.before.members.get(key), rows.members.get(key)
+            if member is before:
+                continue
+            if now is None:
+                rows.members[key] = member
+                self.stage.facts.joined(member)
+            else:
+                # What heartbeats and watchers write is theirs: a step does not put it back.
+                rows.members[key] = replace(now, status=member.status, assigned=member.assigned)
+            if member.status is MemberStatus.GONE and (now is None or now.status is not MemberStatus.GONE):
+                self.stage.facts.went(now or member, is_expired=isinstance(self.event, ownership.Expire))
+            if before is None or member.assigned != before.assigned:
+                self.stage.wake(key)
+
+    def _save_claims(self, rows: GroupRows) -> None:
+        event = self.event
+        by = type(event).__name__.lower()
+        who = getattr(event, "incarnation", None)
+        lettings = {letting.shard: letting.epoch for letting in getattr(event, "lettings", ())}
+        for place, claim in enumerate(self.after.claims):
+            loaded = self.before.claims[place] if place < len(self.before.claims) else None
+            if claim is loaded:
+                continue
+            now = rows.claims[place] if place < len(rows.claims) else None
+            if now is not None and loaded is not None and claim.checkpoint == loaded.checkpoint:
+                claim = replace(claim, checkpoint=now.checkpoint)  # noqa: PLW2901
+            if now is None:
+                rows.claims.append(claim)
+            else:
+                rows.claims[place] = claim
+            if isinstance(event, ownership.Rewind) and claim.shard in event.positions:
+                offset = event.positions[claim.shard]
+                self.stage.facts.forced(now, claim, offset, self.before.epoch)
+            self.stage.facts.claim_written(now, claim, by, who, lettings.get(claim.shard, 0))
+
+
+def _counter(member: Member) -> tuple[int, int]:
+    return member.beat, member.stood_ms

@@ -1,0 +1,314 @@
+"""One world: a seed's processes, stream and group, a time of faults, and a time in which all must come right.
+
+First `safety`: the nemesis breaks what the swarm allows, and every fact is checked as it happens. Then the
+world heals and `liveness` is demanded within a bound: all is delivered, shards are with living consumers
+and evenly so, nothing moves any more, and a new record gets through everywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+from typing import Final
+
+from shoal.core.errors import ShoalError, StoreBusy
+from shoal.core.group import RULES, Claim, GroupSettings, ShardState
+from shoal.core.model import ShardId
+from shoal.core.ownership import Update
+from sim.consumer import Consumer
+from sim.coordinated import CoordinatedSeat
+from sim.facts import Facts
+from sim.history import History, Violation
+from sim.hub import Hub
+from sim.loop import MS, Loop, Process, Steps
+from sim.nemesis import Nemesis
+from sim.network import Network
+from sim.stage import Stage
+from sim.store import GroupRows, Store
+from sim.stream import Stream
+from sim.swarm import Swarm, chosen
+from sim.watcher import Watcher
+
+LIVENESS_MS: Final = 9_000
+"""On top of some timeouts: for what had piled up, and for hand-overs along a lineage."""
+STILL_TIMEOUTS: Final = 2
+EVENTS_MAX: Final = 60_000
+"""Ten times what a busy world needs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of a seed."""
+
+    seed: int
+    violation: Violation | None
+    history: History
+    events: int
+    virtual_ms: int
+
+
+class World:
+    """See the head of this file. `switches` are planted bugs of the shell."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        is_traced: bool = False,
+        switches: frozenset[str] = frozenset(),
+        focus: tuple[str, ...] = (),
+    ) -> None:
+        rng = Random(seed)
+        self.seed, self.rng = seed, rng
+        self.swarm: Swarm = chosen(rng, focus)
+        self.loop = Loop()
+        self.history = History(self.loop, is_traced=is_traced)
+        self.store = Store(self.loop, rng, self.swarm, self.history)
+        self.facts = Facts(self.loop, self.store, self.history)
+        self.stage = Stage(
+            loop=self.loop,
+            rng=rng,
+            swarm=self.swarm,
+            history=self.history,
+            store=self.store,
+            facts=self.facts,
+            switches=switches,
+            wake=self._wake,
+        )
+        self.facts.may_act = self._may_act
+        self.servers: list[Hub] = []
+        self.consumers: list[Consumer] = []
+        self._born = 0
+        self.admin = Hub(self.stage, self.stage.process("admin"))
+        """Who makes calls, by people or by scripts. It never fails itself."""
+        self.keeper = Hub(self.stage, self.stage.process("keeper"))
+        """In worlds with hubs of an older release, somebody who knows the strategy and decides."""
+        self.settings = GroupSettings(
+            in_order=self.swarm.in_order,
+            timeout_ms=self.swarm.timeout_ms,
+            handover_timeout_ms=self.swarm.handover_timeout_ms,
+            strategy=self.swarm.strategy,
+        )
+        self.history.say("world", f"seed {seed}: {self.swarm}")
+
+    def run(self) -> Outcome:
+        """The whole history of this seed."""
+        violation = None
+        try:
+            self._begin()
+            while self.loop.now < self.swarm.safety_ms * MS:
+                self._pass(250)
+            self._heal()
+            self._demand()
+        except Violation as found:
+            violation = found
+            self.history.say("checker", f"VIOLATION {found}")
+        return Outcome(
+            seed=self.seed,
+            violation=violation,
+            history=self.history,
+            events=self.loop.events,
+            virtual_ms=self.loop.now // MS,
+        )
+
+    # --- What there is. ------------------------------------------------------------------------------
+
+    def make_stream(self) -> None:
+        """A new stream under the one name there is. Its group goes with the old one."""
+        self.store.stream = Stream(self.store.next_id(), self.swarm.shards)
+        self.store.group = None
+
+    def make_group(self, *, start_at_end: bool) -> None:
+        """A new group. Epochs go on from the store's one sequence, and starts are resolved once, here."""
+        stream = self.store.stream
+        assert stream is not None
+        rows = GroupRows(
+            id=self.store.next_id(),
+            stream_id=stream.id,
+            version=0,
+            epoch=0 if "epochs restart" in self.stage.switches else self.store.sequence,
+            settings=self.settings,
+        )
+        for shard in stream.shards:
+            start = shard.next_offset if start_at_end else shard.first_offset
+            is_over = not shard.is_open and start >= shard.next_offset
+            rows.claims.append(
+                Claim(
+                    shard=shard.id,
+                    state=ShardState.OVER if is_over else ShardState.WAIT,
+                    checkpoint=start,
+                    is_bound=self.settings.in_order,
+                )
+            )
+        self.store.group = rows
+        self.facts.group_made(rows, stream)
+
+    def add_server(self, *, knows_all: bool) -> None:
+        hub = Hub(self.stage, self.stage.process(f"server{self._number()}"), knows_all=knows_all)
+        self.servers.append(hub)
+        hub.process.spawn(Watcher(self.stage, hub).run())
+        self.history.say(hub.process.name, "starts" if knows_all else "starts, of an older release")
+
+    def add_consumer(self, name: str) -> Consumer:
+        """A new process of this consumer, whether or not there is another under its name."""
+        process = self.stage.process(f"{name}.{self._number()}")
+        own = None
+        if self.rng.random() < self.swarm.embedded or not self.servers:
+            own = Hub(self.stage, process, knows_all=not self.stage.is_so("old server"))
+            process.spawn(Watcher(self.stage, own).run())
+        network = Network(self.stage, process, own, self.servers)
+        consumer = Consumer(self.stage, process, CoordinatedSeat(self.stage, process, network, name), name)
+        self.consumers.append(consumer)
+        self.history.say(process.name, f"starts, {'on its own' if own else 'by servers'}")
+        consumer.start()
+        return consumer
+
+    def processes(self) -> list[Process]:
+        """All but the one that makes the calls."""
+        hubs = [hub.process for hub in (*self.servers, self.keeper)]
+        return hubs + [consumer.process for consumer in self.consumers]
+
+    def working(self) -> list[Consumer]:
+        """Consumers that mean to stay."""
+        self.consumers = [consumer for consumer in self.consumers if consumer.process.is_up]
+        return [consumer for consumer in self.consumers if consumer.is_working]
+
+    def _may_act(self, incarnation: str, shard: ShardId, epoch: int) -> bool:
+        return any(c.may_act(shard, epoch) for c in self.consumers if c.incarnation == incarnation)
+
+    def _number(self) -> int:
+        self._born += 1
+        return self._born
+
+    def _wake(self, incarnation: str) -> None:
+        if not self.stage.is_healed and self.rng.random() < 0.2:
+            return  # It learns at its next heartbeat.
+        for consumer in self.consumers:
+            if consumer.incarnation == incarnation:
+                self.loop.after(self.rng.randrange(1, 30) * MS, consumer.wake)
+
+    # --- Phases. -------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self.make_stream()
+        assert self.store.stream is not None
+        for shard in self.store.stream.shards:
+            if self.rng.random() < 0.7:
+                for _ in range(1 + self.swarm.backlog):
+                    self.store.stream.append(shard.id, self.rng.randrange(1, 4))
+        self.make_group(start_at_end=self.swarm.start_at_end)
+        is_mixed = bool(self.swarm.habit("old server"))
+        for place in range(self.swarm.servers):
+            self.add_server(knows_all=place == 0 or not is_mixed)
+        if is_mixed:
+            self.keeper.process.spawn(Watcher(self.stage, self.keeper).run())
+        for place in range(self.swarm.consumers):
+            name = "abcdefgh"[place]
+            self.loop.after(self.rng.randrange(600) * MS, partial(self._start, name))
+        self.admin.process.spawn(self._produce())
+        Nemesis(self).start()
+
+    def _start(self, name: str) -> None:
+        self.add_consumer(name)
+
+    def _produce(self) -> Steps[None]:
+        while not self.stage.is_healed:
+            stream = self.store.stream
+            if stream is not None:
+                shard = self.rng.choice(stream.open)
+                stream.append(shard.id, self.rng.randrange(1, 4))
+            yield self.rng.randrange(20, 160) * MS
+
+    def _heal(self) -> None:
+        self.history.say("world", "heals")
+        self.stage.is_healed = self.store.is_healed = True
+        self.store.out_until = self.stage.stalled_until = 0
+        self.store.outages = [(begin, min(end, self.loop.now)) for begin, end in self.store.outages]
+        for process in self.processes():
+            process.cut_until = 0
+            process.thaw()
+        if self.store.group is None:
+            self.make_group(start_at_end=False)
+        self.admin.process.spawn(self._upgrade())
+        while len(self.working()) < max(1, self.swarm.consumers - 1):
+            self.add_consumer(f"z{self._number()}")
+
+    def _upgrade(self) -> Steps[None]:
+        """Rules that nobody knows do not stay."""
+        for _ in range(10):
+            rows = self._rows()
+            event = Update(settings=replace(rows.settings, rules=RULES))
+            try:
+                yield from self.admin.step(rows.id, event)
+            except StoreBusy:
+                self.history.say("admin", "cannot get a word in")
+            yield 100 * MS
+
+    def _demand(self) -> None:
+        """6, 8 and 4: within the bound, and then for good."""
+        rows = self._rows()
+        timeout_ms = max([self.settings.timeout_ms, rows.settings.timeout_ms])
+        timeout_ms = max([timeout_ms, *(member.timeout_ms for member in rows.members.values())])
+        until = self.loop.now + (LIVENESS_MS + 8 * timeout_ms) * MS
+        still_us = STILL_TIMEOUTS * timeout_ms * MS
+        while (why := self._unsettled(still_us)) is not None:
+            if self.loop.now > until:
+                raise Violation("6", f"the world has healed, and still: {why}")
+            if not self.working():  # The last one was barred, or on its way out.
+                self.add_consumer(f"z{self._number()}")
+            self._pass(100)
+        self._gets_through(until + still_us)
+
+    def _pass(self, for_ms: int) -> None:
+        """8: time passes, and a world does not run hot."""
+        self.loop.run_until(self.loop.now + for_ms * MS)
+        if self.loop.events > EVENTS_MAX:
+            raise Violation("8", f"{EVENTS_MAX:,} events, and no rest")
+
+    def _gets_through(self, until: int) -> None:
+        stream = self.store.stream
+        assert stream is not None
+        for shard in stream.open:
+            stream.append(shard.id, 1)
+        while (missing := self.facts.delivery.missing()) is not None:
+            if self.loop.now > until:
+                raise Violation("4", f"a record does not get through: {missing}")
+            self._pass(50)
+
+    def _unsettled(self, still_us: int) -> str | None:
+        """Why the world is not at rest, if it is not. Looks at rows and processes only."""
+        if (missing := self.facts.delivery.missing()) is not None:
+            return missing
+        if (uneven := self._misplaced()) is not None:
+            return uneven
+        if self.loop.now - self.facts.moved_at < still_us:
+            return "shards still move"
+        return None
+
+    def _misplaced(self) -> str | None:
+        stream, rows = self.store.stream, self._rows()
+        assert stream is not None
+        if len(rows.claims) < len(stream.shards):
+            return "shards that the group does not know"
+        living = [consumer.incarnation for consumer in self.working()]
+        if any(one not in rows.members for one in living) or len(living) < len(self.consumers):
+            return "consumers that are still about to join or to leave"
+        counts = dict.fromkeys(living, 0)
+        for shard, claim in zip(stream.shards, rows.claims, strict=True):
+            shown = f"shard {shard.id} ({claim.state} of {claim.owner}, next {claim.next})"
+            if shard.is_open is (claim.state is ShardState.OVER):
+                return f"{shown} is {'open' if shard.is_open else 'closed, and not over'}"
+            if shard.is_open and (claim.owner not in counts or claim.state is not ShardState.ALREADY_ALLOC):
+                return f"{shown} has no living owner"
+            if claim.owner is not None:
+                counts[claim.owner] += 1
+        if rows.settings.strategy == "balanced" and max(counts.values()) - min(counts.values()) > 1:
+            return f"counts are {sorted(counts.values())}"
+        return None
+
+    def _rows(self) -> GroupRows:
+        rows = self.store.group
+        if rows is None:
+            raise ShoalError("no group")
+        return rows

@@ -1,0 +1,25 @@
+"""Small worlds, all ways through them: no state that can be reached breaks the promise."""
+
+from dataclasses import replace
+
+import pytest
+
+from sim.bugs import BUGS
+from sim.explorer import WORLDS, Bound, explore
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=str)
+def test_no_reachable_state_breaks_the_promise(world: Bound) -> None:
+    found = explore(replace(world, states=15_000))
+    assert found.violation is None, found.path
+    assert found.states >= 15_000 or found.is_complete
+
+
+@pytest.mark.parametrize("name", ["a living owner is forced", "inherits at once", "reset without letting go"])
+def test_a_planted_bug_is_found_with_the_way_to_it(name: str) -> None:
+    bug = next(bug for bug in BUGS if bug.name == name)
+    with bug.planted():
+        found = (explore(replace(world, states=15_000)) for world in reversed(WORLDS))
+        broken = next((one for one in found if one.violation is not None), None)
+    assert broken is not None
+    assert broken.path
