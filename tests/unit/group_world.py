@@ -14,6 +14,7 @@ from shoal.core.balance import STRATEGIES, Strategy
 from shoal.core.errors import ShoalError
 from shoal.core.group import RULES, Claim, Group, GroupSettings, Member, MemberStatus, ShardState
 from shoal.core.handover import handed_over
+from shoal.core.limits import EPOCH_JUMP
 from shoal.core.lineage import ancestors
 from shoal.core.membership import watched
 from shoal.core.model import Shard, ShardId
@@ -191,7 +192,8 @@ def assert_lawful(before: Group, event: Event, stepped: Stepped, world: World) -
 def _assert_versions(before: Group, event: Event, after: Group) -> None:
     if after == before:
         return
-    base = event.seen if isinstance(event, Forgotten) and event.seen > before.version else before.version
+    is_forgotten = isinstance(event, Forgotten) and event.seen > before.version
+    base = event.seen + EPOCH_JUMP if isinstance(event, Forgotten) and is_forgotten else before.version
     assert after.version == base + 1
     for key, member in after.members.items():
         old = before.members.get(key)

@@ -111,6 +111,13 @@ def test_timing_that_cannot_be_is_refused_by_name(timeout: int, interval: int, f
         assert refused.value.field == field
 
 
+def test_who_has_not_heard_of_the_newest_settings_may_count_by_what_it_was_told_before() -> None:
+    told_of_more = beat(6, timeout_ms=1600)
+    assert beaten(SETTINGS, member(assigned=3), told_of_more).timeout_ms == 1600
+    with pytest.raises(InvalidInput, match="timeout="):
+        beaten(SETTINGS, member(assigned=told_of_more.seen), told_of_more)
+
+
 def test_a_consumer_may_still_count_by_an_older_longer_timeout_until_it_has_stated_a_shorter_one() -> None:
     # The group's timeout was lowered from 2 s: what the consumer has stated is what it is watched by.
     old = member(timeout_ms=2000)

@@ -12,7 +12,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
@@ -84,6 +84,9 @@ class CoordinatedMembership:
         self._changed = threading.Condition()
         self._stop = threading.Event()
         self._changes = 0
+        self._unborn = ""
+        self._owed: dict[ShardId, Letting] = {}
+        self._let_go_of: dict[ShardId, Letting] = {}
         self._error: ShoalError | None = None
         self._thread = threading.Thread(target=self._run, name=f"shoal-member-{self.name}", daemon=True)
 
@@ -141,13 +144,31 @@ class CoordinatedMembership:
 
     def release(self, checkpoints: Mapping[int, int | None]) -> None:
         """Let go of shards, with their last checkpoints. From here on nothing is done under their epochs."""
-        lettings = []
         with self._changed:
-            for shard, checkpoint in checkpoints.items():
-                lease = self._lease(shard)
-                self._holding = let_go(self._holding, lease.shard, lease.epoch)
-                lettings.append(Letting(shard=lease.shard, epoch=lease.epoch, checkpoint=checkpoint))
-        self._groups.release(self._group_id, self.incarnation, lettings)
+            lettings = [
+                Letting(shard=lease.shard, epoch=lease.epoch, checkpoint=checkpoint)
+                for lease, checkpoint in ((self._lease(shard), at) for shard, at in checkpoints.items())
+            ]
+            for letting in lettings:
+                self._holding = let_go(self._holding, letting.shard, letting.epoch)
+                self._owed[letting.shard] = self._let_go_of[letting.shard] = letting
+        self._send(lettings)
+
+    def _send(self, lettings: Sequence[Letting]) -> None:
+        """A release whose answer did not come is sent again with the next heartbeat, and is the same then."""
+        try:
+            self._groups.release(self._group_id, self.incarnation, lettings)
+        except ShoalError as error:
+            if not error.retriable:
+                # It was refused for its checkpoint. The shard goes on from the last one that was saved.
+                with self._changed:
+                    for letting in lettings:
+                        self._owed[letting.shard] = replace(letting, checkpoint=None)
+            raise
+        with self._changed:
+            for letting in lettings:
+                if self._owed.get(letting.shard) == letting:
+                    del self._owed[letting.shard]
 
     def retire(self) -> None:
         """Announce that this consumer will leave: it is given nothing more, and asked for what it has."""
@@ -206,13 +227,19 @@ class CoordinatedMembership:
     # --- The thread. ---
 
     def _join(self, *, is_again: bool) -> None:
-        """Under a new incarnation, always: the old one may still be spoken of."""
-        incarnation = f"{self.name[:40]}.{secrets.token_hex(8)}"
+        """Under a new incarnation, always: the old one may still be spoken of.
+
+        The same one until an answer comes: a first try may have arrived.
+        """
+        incarnation = self._unborn = self._unborn or f"{self.name[:40]}.{secrets.token_hex(8)}"
         newcomer = Newcomer(
             name=self.name, incarnation=incarnation, interval_ms=self._interval_ms, is_again=is_again
         )
         joined = self._groups.join(self.stream, self.group, newcomer)
         with self._changed:
+            self._unborn = ""
+            self._owed.clear()
+            self._let_go_of.clear()
             self._group_id = joined.group_id
             self._holding = Holding(
                 incarnation=incarnation, timeout_ms=joined.timeout_ms, interval_ms=joined.interval_ms
@@ -260,9 +287,14 @@ class CoordinatedMembership:
             if outcome.opened or outcome.closing or outcome.lost:
                 self._note_change()
         self._tell(outcome)
-        if outcome.release_again:
-            lettings = [Letting(shard=shard, epoch=epoch) for shard, epoch in outcome.release_again]
-            self._groups.release(self._group_id, self._holding.incarnation, lettings)
+        with self._changed:
+            for shard, epoch in outcome.release_again:
+                known = self._let_go_of.get(shard)
+                is_same = known is not None and known.epoch == epoch
+                self._owed[shard] = known if known and is_same else Letting(shard=shard, epoch=epoch)
+            owed = list(self._owed.values())
+        if owed:
+            self._send(owed)
 
     def _come_back(self) -> None:
         """Expired while away: nothing is held any more. Join again, unless another has the name by now."""
@@ -292,7 +324,10 @@ class CoordinatedMembership:
 
     def _tell(self, outcome: Answered) -> None:
         if self._listener is not None and (outcome.opened or outcome.closing or outcome.lost):
-            self._listener(outcome)
+            try:
+                self._listener(outcome)
+            except Exception:  # noqa: BLE001 - around user code: heartbeats go on
+                _log.exception("the listener of %s raised", self.name)
 
     def _note_change(self) -> None:
         self._changes += 1

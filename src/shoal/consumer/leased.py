@@ -307,9 +307,11 @@ class LeasedMembership:
             self._note_change()
         if self._listener is not None:
             holding = Holding(incarnation=self.incarnation, timeout_ms=1, interval_ms=1)
-            self._listener(
-                Answered(holding=holding, opened=told.opened, closing=told.closing, lost=told.lost)
-            )
+            outcome = Answered(holding=holding, opened=told.opened, closing=told.closing, lost=told.lost)
+            try:
+                self._listener(outcome)
+            except Exception:  # noqa: BLE001 - around user code: renewals go on
+                _log.exception("the listener of %s raised", self.name)
 
     def _note_change(self) -> None:
         self._changes += 1

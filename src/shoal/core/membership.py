@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 import xxhash
 
 from shoal.core.errors import HeartbeatOutdated, InvalidInput, NameTaken, NotOwner, UnknownConsumer
 from shoal.core.group import Claim, GroupSettings, Member, MemberStatus
-from shoal.core.limits import GONE_MEMBERS_KEPT
+from shoal.core.limits import GONE_MEMBERS_KEPT, GROUP_TIMEOUT_S_MAX
 from shoal.core.model import ShardId
 
 Held = Mapping[ShardId, int]
@@ -48,7 +49,9 @@ def beaten(settings: GroupSettings, member: Member | None, beat: Beat) -> Member
         raise NameTaken(member.name)
     if beat.number <= member.beat:
         raise HeartbeatOutdated(number=beat.number, last=member.beat)
-    check_timing(settings, beat.timeout_ms, beat.interval_ms, longest_ms=member.timeout_ms)
+    # Who has not heard of the newest settings yet may count by older ones: the answer tells.
+    longest_ms = member.timeout_ms if beat.seen == member.assigned else _LONGEST_MS
+    check_timing(settings, beat.timeout_ms, beat.interval_ms, longest_ms=longest_ms)
     return replace(
         member, beat=beat.number, timeout_ms=beat.timeout_ms, interval_ms=beat.interval_ms, stood_ms=0
     )
@@ -141,3 +144,6 @@ def pruned(members: Mapping[str, Member]) -> dict[str, Member]:
     )
     forgotten = {member.incarnation for member in gone[: max(0, len(gone) - GONE_MEMBERS_KEPT)]}
     return {key: member for key, member in members.items() if key not in forgotten}
+
+
+_LONGEST_MS: Final = int(GROUP_TIMEOUT_S_MAX * 1000)

@@ -526,7 +526,8 @@ def _distrust(work: _Work, seen: int) -> None:
     longest = max([work.settings.timeout_ms, *(member.timeout_ms for member in work.members.values())])
     work.distrust_ms = max(work.distrust_ms, longest)
     work.epoch += EPOCH_JUMP
-    work.group = replace(work.group, version=seen)
+    # Versions jump as well: a step that was thought out before the store forgot must not meet its own again.
+    work.group = replace(work.group, version=seen + EPOCH_JUMP)
     for claim in work.claims:
         # Free ones, too: an epoch that was given and forgotten must lie behind, not ahead.
         raised = replace(claim, epoch=work.next_epoch())

@@ -231,7 +231,11 @@ class SQLGroups:
         )
         query = select(_groups.id).where(
             _groups.id == group_id,
-            or_(_groups.distrust_ms > 0, and_(_groups.handover_timeout_ms.is_not(None), exists(moving))),
+            or_(
+                _groups.distrust_ms > 0,
+                and_(_groups.handover_timeout_ms.is_not(None), exists(moving)),
+                exists(moving.where(_claims.lapse_ms > 0)),
+            ),
         )
         with self._database.read() as connection:
             return connection.execute(query).first() is not None

@@ -157,7 +157,10 @@ class BeatContract(HubSuite):
         self, hub: Hub, billed: str
     ) -> None:
         anna = _Raw(hub, billed, "anna", "anna-1")
-        beat = Beat(incarnation="anna-1", number=1, timeout_ms=10_001, interval_ms=100, held={}, seen=0)
+        anna.beat()
+        beat = Beat(
+            incarnation="anna-1", number=2, timeout_ms=10_001, interval_ms=100, held={}, seen=anna.seen
+        )
         with pytest.raises(InvalidInput, match="timeout="):
             anna.groups.beat(anna.stream, anna.joined.group_id, beat)
 
