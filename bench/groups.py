@@ -136,8 +136,14 @@ class Crowd:
         raise TimeoutError("the group did not settle within 30 s")
 
     def leave(self, name: str) -> None:
-        """One goes."""
+        """One goes, and its hub with it once it has left."""
         self.members.pop(name).leave()
+        self._knows_s.pop(name, None)
+
+    def disconnect(self, hub: shoal.Hub) -> None:
+        """A hub that nobody uses any more."""
+        self._hubs.remove(hub)
+        hub.close()
 
     def close(self) -> None:
         """All go."""
@@ -158,6 +164,7 @@ def changes(hub: shoal.Hub, new_hub: Callable[[], shoal.Hub], rounds: int) -> di
         crowd.settled(hub, time.perf_counter())
         for i in range(rounds):
             extra = crowd.connect()
+            crowd.settled(hub, time.perf_counter())
             for what, act in (
                 ("join", partial(crowd.join, extra, f"extra-{i}")),
                 ("split", lambda: hub.split_shard(stream, _middle(hub, stream))),
@@ -166,6 +173,7 @@ def changes(hub: shoal.Hub, new_hub: Callable[[], shoal.Hub], rounds: int) -> di
                 began = time.perf_counter()
                 act()
                 took[what].append(crowd.settled(hub, began) * 1000)
+            crowd.disconnect(extra)
     finally:
         crowd.close()
     return {what: _percentiles(times) for what, times in took.items()}
