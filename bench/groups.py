@@ -10,10 +10,10 @@ from functools import partial
 
 import shoal
 from shoal.consumer import Membership
+from shoal.core.events import Letting
 from shoal.core.membership import Beat
 from shoal.core.model import ShardId
 from shoal.core.names import stream_name
-from shoal.core.ownership import Letting
 from shoal.ports import Newcomer
 
 CONSUMERS = 10

@@ -14,10 +14,10 @@ from typing import Final
 from shoal.core import holding as rules
 from shoal.core.checkpoint import Save
 from shoal.core.errors import NameTaken, ShoalError, UnknownConsumer, UnknownGroup
+from shoal.core.events import Join, Leave, Letting, Release, Retire
 from shoal.core.holding import Holding
 from shoal.core.membership import Beat
 from shoal.core.model import ShardId
-from shoal.core.ownership import Join, Leave, Letting, Release, Retire
 from sim.hub import Fetched, Hub
 from sim.loop import MS, Future, Process, Steps
 from sim.network import Network

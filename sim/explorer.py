@@ -22,7 +22,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from shoal.core import holding, membership, ownership, resharding
+from shoal.core import events, holding, membership, ownership, resharding
 from shoal.core.balance import STRATEGIES
 from shoal.core.errors import ShoalError
 from shoal.core.group import Group, GroupSettings, Member, MemberStatus, ShardState
@@ -96,7 +96,7 @@ def _first(bound: Bound) -> State:
     shards = resharding.first_shards(bound.shards, 0)
     shards = tuple(replace(shard, next_offset=1) for shard in shards)
     group = Group(id=1, stream_id=1, name="g", settings=GroupSettings(timeout_ms=TIMEOUT_MS))
-    group = ownership.step(group, ownership.Sync(), shards, STRATEGIES).group
+    group = ownership.step(group, events.Sync(), shards, STRATEGIES).group
     state = State(
         group=group,
         shards=shards,
@@ -126,10 +126,10 @@ def _moves(state: State, bound: Bound) -> Iterator[tuple[str, State]]:
         yield from _watches(state, place, watcher)
     if state.splits < bound.splits:
         split = resharding.split(state.shards, state.shards[0], None, 0)
-        yield from _stepped(replace(state, shards=split, splits=state.splits + 1), "split", ownership.Sync())
+        yield from _stepped(replace(state, shards=split, splits=state.splits + 1), "split", events.Sync())
     if state.rewinds < bound.rewinds:
         rewound = replace(state, rewinds=state.rewinds + 1)
-        yield from _stepped(rewound, "rewind", ownership.Rewind(positions={ShardId(0): 0}, why="test"))
+        yield from _stepped(rewound, "rewind", events.Rewind(positions={ShardId(0): 0}, why="test"))
 
 
 def _acts(state: State, place: int, consumer: Consumer, bound: Bound) -> Iterator[tuple[str, State]]:
@@ -137,7 +137,7 @@ def _acts(state: State, place: int, consumer: Consumer, bound: Bound) -> Iterato
     if held is None:
         name = f"c{place % bound.names}"
         mine = f"{name}#{sum(member.name == name for member in state.group.members.values())}"
-        join = ownership.Join(name=name, incarnation=mine, timeout_ms=TIMEOUT_MS, interval_ms=INTERVAL_MS)
+        join = events.Join(name=name, incarnation=mine, timeout_ms=TIMEOUT_MS, interval_ms=INTERVAL_MS)
         fresh = Holding(incarnation=mine, timeout_ms=TIMEOUT_MS, interval_ms=INTERVAL_MS)
         joined = _with(state, place, replace(consumer, held=fresh))
         yield from _stepped(joined, f"{place} joins", join)
@@ -151,9 +151,9 @@ def _acts(state: State, place: int, consumer: Consumer, bound: Bound) -> Iterato
         yield from _counted(sent, place, asking, beat, bound)
     for lease in held.leases.values():
         if not lease.is_wanted:
-            release = ownership.Release(
+            release = events.Release(
                 incarnation=held.incarnation,
-                lettings=[ownership.Letting(shard=lease.shard, epoch=lease.epoch)],
+                lettings=[events.Letting(shard=lease.shard, epoch=lease.epoch)],
             )
             let_go = replace(consumer, held=holding.let_go(held, lease.shard, lease.epoch))
             yield from _stepped(_with(state, place, let_go), f"{place} releases {lease.shard}", release)
@@ -172,7 +172,7 @@ def _saved(state: State, place: int, held: Holding, lease: holding.Lease) -> Ite
     claims = list(state.group.claims)
     claims[lease.shard] = replace(claim, checkpoint=shard.next_offset)
     group = replace(state.group, claims=tuple(claims))
-    yield from _stepped(replace(state, group=group), f"{place} saves {lease.shard}", ownership.Sync())
+    yield from _stepped(replace(state, group=group), f"{place} saves {lease.shard}", events.Sync())
 
 
 def _hampered(state: State, bound: Bound) -> State | None:
@@ -222,8 +222,8 @@ def _taken(
     known = _with(state, place, replace(consumer, answer=None, held=taken.holding))
     yield f"{place} is answered", known
     if taken.release_again:
-        lettings = [ownership.Letting(shard=shard, epoch=epoch) for shard, epoch in taken.release_again]
-        release = ownership.Release(incarnation=held.incarnation, lettings=lettings)
+        lettings = [events.Letting(shard=shard, epoch=epoch) for shard, epoch in taken.release_again]
+        release = events.Release(incarnation=held.incarnation, lettings=lettings)
         yield from _stepped(known, f"{place} is answered, and releases again", release)
 
 
@@ -232,7 +232,7 @@ def _watches(state: State, place: int, watcher: Watcher) -> Iterator[tuple[str, 
     if watcher.verdict is not None:
         incarnation, beat = watcher.verdict
         after = _watching(state, place, Watcher())
-        expire = ownership.Expire(incarnation=incarnation, beat=beat)
+        expire = events.Expire(incarnation=incarnation, beat=beat)
         yield from _stepped(after, f"watcher {place} expires {incarnation}", expire)
         return
     members: dict[str, Member] = dict(state.group.members)
@@ -253,7 +253,7 @@ def _watching(state: State, place: int, watcher: Watcher) -> State:
     return replace(state, watchers=(*state.watchers[:place], watcher, *state.watchers[place + 1 :]))
 
 
-def _stepped(state: State, action: str, event: ownership.Event) -> Iterator[tuple[str, State]]:
+def _stepped(state: State, action: str, event: events.Event) -> Iterator[tuple[str, State]]:
     try:
         group = ownership.step(state.group, event, state.shards, STRATEGIES).group
     except ShoalError:

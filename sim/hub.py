@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from shoal.core import balance, holding, membership, ownership
+from shoal.core import balance, events, holding, membership, ownership
 from shoal.core.balance import Strategy
 from shoal.core.checkpoint import Save, check_fence, check_save
 from shoal.core.claims import is_at_end
@@ -56,26 +56,26 @@ class Hub:
 
         return (yield from self._store.read(self.process, body))
 
-    def join(self, group: int, newcomer: ownership.Join) -> Steps[object]:
+    def join(self, group: int, newcomer: events.Join) -> Steps[object]:
         return (yield from self.step(group, newcomer))
 
     def beat(self, group: int, beat: Beat) -> Steps[holding.Assignment]:
         """One row, and the answer as of the same transaction; first of all, what the store forgot."""
         answer = yield from self._store.write(self.process, lambda: self._count(group, beat))
-        if isinstance(answer, ownership.Forgotten):
+        if isinstance(answer, events.Forgotten):
             yield from self.step(group, answer)
             answer = yield from self._store.write(self.process, lambda: self._count(group, beat))
-        if isinstance(answer, ownership.Forgotten):
+        if isinstance(answer, events.Forgotten):
             raise StoreBusy("it forgets faster than it is told", 0)
         if "absence is a release" in self._stage.switches:
             yield from self._release_absent(group, beat, answer)
         return answer
 
-    def _count(self, group: int, beat: Beat) -> holding.Assignment | ownership.Forgotten:
+    def _count(self, group: int, beat: Beat) -> holding.Assignment | events.Forgotten:
         rows = self._rows(group)
         if max(beat.seen, self._seen.get(group, 0)) > rows.version:
             if "forgetting is ignored" not in self._stage.switches:
-                return ownership.Forgotten(seen=max(beat.seen, self._seen.get(group, 0)))
+                return events.Forgotten(seen=max(beat.seen, self._seen.get(group, 0)))
             self._facts.holding.evident()
         before = rows.members.get(beat.incarnation)
         member = membership.beaten(rows.settings, before, beat)
@@ -92,12 +92,12 @@ class Hub:
     def _release_absent(self, group: int, beat: Beat, answer: holding.Assignment) -> Steps[None]:
         """A planted bug: what a heartbeat does not name is taken for released."""
         absent = [
-            ownership.Letting(shard=grant.shard, epoch=grant.epoch)
+            events.Letting(shard=grant.shard, epoch=grant.epoch)
             for grant in answer.granted or ()
             if grant.shard not in beat.held and beat.seen == answer.version
         ]
         if absent:
-            yield from self.step(group, ownership.Release(incarnation=beat.incarnation, lettings=absent))
+            yield from self.step(group, events.Release(incarnation=beat.incarnation, lettings=absent))
 
     def save(self, group: int, incarnation: str, save: Save) -> Steps[None]:
         """An owner's checkpoint: one row, if it is still the owner's."""
@@ -116,7 +116,7 @@ class Hub:
 
         is_end = yield from self._store.write(self.process, body)
         if is_end:
-            yield from self.step(group, ownership.Sync())
+            yield from self.step(group, events.Sync())
 
     def read(self, group: int, shard: ShardId, epoch: int, offset: int) -> Steps[Fetched]:
         """A fenced read: refused unless the epoch shown is the current one."""
@@ -132,9 +132,7 @@ class Hub:
 
         return (yield from self._store.read(self.process, body))
 
-    def step(
-        self, group: int, event: ownership.Event, version: int | None = None
-    ) -> Steps[ownership.Stepped]:
+    def step(self, group: int, event: events.Event, version: int | None = None) -> Steps[ownership.Stepped]:
         """Load, think with no lock held, save by compare-and-set; all of it again if it was overtaken.
 
         With `version`: only if the group still is at that version, and not again otherwise.
@@ -142,9 +140,9 @@ class Hub:
         for _ in range(STEP_TRIES):
             failovers = self._store.failovers
             loaded, shards = yield from self._store.read(self.process, lambda: self._load(group))
-            if not isinstance(event, ownership.Forgotten) and loaded.version < self._seen.get(group, 0):
+            if not isinstance(event, events.Forgotten) and loaded.version < self._seen.get(group, 0):
                 # This process has seen more itself: nothing is decided on what the store has left.
-                yield from self.step(group, ownership.Forgotten(seen=self._seen[group]))
+                yield from self.step(group, events.Forgotten(seen=self._seen[group]))
                 continue
             if version is not None and loaded.version != version:
                 return ownership.Stepped(group=loaded)
@@ -183,7 +181,7 @@ class _Saving:
     stage: Stage
     before: Group
     after: Group
-    event: ownership.Event
+    event: events.Event
     failovers: int
     """Of the store, before the group was loaded."""
 
@@ -207,7 +205,7 @@ class _Saving:
         store.sequence = max(store.sequence, after.epoch)
         self._save_members(rows)
         self._save_claims(rows)
-        if isinstance(self.event, ownership.Forgotten):
+        if isinstance(self.event, events.Forgotten):
             self.stage.facts.holding.evident()
         self.stage.facts.holding.distrust(after.distrust_ms)
         return True
@@ -216,7 +214,7 @@ class _Saving:
         """Whoever was judged by its row must still be as it was seen."""
         if "expiry without the member's row" in self.stage.switches:
             return True
-        if isinstance(self.event, ownership.Expire):
+        if isinstance(self.event, events.Expire):
             key = self.event.incarnation
             seen, now = self.before.members.get(key), rows.members.get(key)
             return seen is not None and now is not None and _counter(seen) == _counter(now)
@@ -236,7 +234,7 @@ class _Saving:
                 # What heartbeats and watchers write is theirs: a step does not put it back.
                 rows.members[key] = replace(now, status=member.status, assigned=member.assigned)
             if member.status is MemberStatus.GONE and (now is None or now.status is not MemberStatus.GONE):
-                self.stage.facts.went(now or member, is_expired=isinstance(self.event, ownership.Expire))
+                self.stage.facts.went(now or member, is_expired=isinstance(self.event, events.Expire))
             if before is None or member.assigned != before.assigned:
                 self.stage.wake(key)
 
@@ -256,7 +254,7 @@ class _Saving:
                 rows.claims.append(claim)
             else:
                 rows.claims[place] = claim
-            if isinstance(event, ownership.Rewind) and claim.shard in event.positions:
+            if isinstance(event, events.Rewind) and claim.shard in event.positions:
                 offset = event.positions[claim.shard]
                 self.stage.facts.forced(now, claim, offset, self.before.epoch)
             self.stage.facts.claim_written(now, claim, by, who, lettings.get(claim.shard, 0))

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from shoal.core import balance, claims, holding, membership, ownership
+from shoal.core import balance, claims, events, holding, membership, ownership
 from shoal.core.group import Claim, GroupSettings, Member, MemberStatus, ShardState
 from shoal.core.membership import Beat
 from shoal.core.model import Shard, ShardId
@@ -23,7 +23,7 @@ def no_margin() -> Replacement:
 
 
 def expire_unseen() -> Replacement:
-    def expire(work: Any, event: ownership.Expire) -> None:
+    def expire(work: Any, event: events.Expire) -> None:
         member = work.members.get(event.incarnation)
         if member is not None and member.is_watched:
             ownership._bury(work, member)
@@ -44,7 +44,7 @@ def accept_outdated() -> Replacement:
 def inherit_at_once() -> Replacement:
     right = ownership._join
 
-    def join(work: Any, event: ownership.Join) -> None:
+    def join(work: Any, event: events.Join) -> None:
         right(work, event)
         for claim in list(work.claims):
             owner = work.members.get(claim.owner) if claim.owner is not None else None
@@ -87,7 +87,7 @@ def same_epoch() -> Replacement:
 def any_epoch_releases() -> Replacement:
     right = ownership._release
 
-    def release(work: Any, incarnation: str, lettings: Sequence[ownership.Letting]) -> list[ShardId]:
+    def release(work: Any, incarnation: str, lettings: Sequence[events.Letting]) -> list[ShardId]:
         shown = [
             replace(letting, epoch=work.claims[letting.shard].owner_epoch, checkpoint=None)
             if letting.shard < len(work.claims)
@@ -126,7 +126,7 @@ def extend_frozen() -> Replacement:
 def reset_unfenced() -> Replacement:
     right = ownership._rewind
 
-    def rewind(work: Any, event: ownership.Rewind) -> object:
+    def rewind(work: Any, event: events.Rewind) -> object:
         epochs = [claim.epoch for claim in work.claims]
         read = right(work, event)
         for place, epoch in enumerate(epochs):

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shoal.core.errors import ShoalError
+from shoal.core.events import Event, Rewind, Update
 from shoal.core.group import RULES, GroupSettings
 from shoal.core.model import ShardId
-from shoal.core.ownership import Event, Rewind, Update
 from sim.loop import MS, Process, Steps
 
 if TYPE_CHECKING:

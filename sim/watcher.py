@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from shoal.core import membership
 from shoal.core.errors import ShoalError
+from shoal.core.events import Expire, Sync, Watched
 from shoal.core.group import Member, ShardState
-from shoal.core.ownership import Expire, Sync, Watched
 from sim.hub import Hub
 from sim.loop import MS, Steps
 from sim.stage import Stage

@@ -13,9 +13,9 @@ from random import Random
 from typing import Final
 
 from shoal.core.errors import ShoalError, StoreBusy
+from shoal.core.events import Update
 from shoal.core.group import RULES, Claim, GroupSettings, ShardState
 from shoal.core.model import ShardId
-from shoal.core.ownership import Update
 from sim.consumer import Consumer
 from sim.coordinated import CoordinatedSeat
 from sim.facts import Facts

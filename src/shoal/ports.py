@@ -15,7 +15,8 @@ from shoal.core.appending import Offer
 from shoal.core.checkpoint import Save
 from shoal.core.describing import GroupInfo
 from shoal.core.errors import ShoalError
-from shoal.core.group import Claim, Group, GroupSettings, Member, Note
+from shoal.core.events import Forgotten, Letting, Release
+from shoal.core.group import Group, GroupSettings, Member, Note
 from shoal.core.handover import HandedOver
 from shoal.core.holding import Assignment, View
 from shoal.core.membership import Beat
@@ -29,7 +30,6 @@ from shoal.core.model import (
     StreamStats,
     Trimmed,
 )
-from shoal.core.ownership import Forgotten, Letting, Release
 from shoal.core.positions import Start
 from shoal.core.reading import BatchMeta, ReadLimits
 from shoal.core.retention import Cut, ShardFront
@@ -228,9 +228,6 @@ class GroupStore(Protocol):
 
     def touch(self, touches: Sequence[Touch], now_ms: int) -> list[TouchAnswer]:
         """Heartbeats and checkpoints, all in one durable commit; an answer for each."""
-
-    def load_claim(self, group_id: int, shard: ShardId) -> Claim | None:
-        """One claim as of now."""
 
     def load_members(self, group_id: int) -> list[Member]:
         """The members as of now."""

@@ -12,13 +12,7 @@ import pytest
 
 from shoal.core.balance import STRATEGIES, Strategy
 from shoal.core.errors import ShoalError
-from shoal.core.group import RULES, Claim, Group, GroupSettings, Member, MemberStatus, ShardState
-from shoal.core.handover import handed_over
-from shoal.core.limits import EPOCH_JUMP
-from shoal.core.lineage import ancestors
-from shoal.core.membership import watched
-from shoal.core.model import Shard, ShardId
-from shoal.core.ownership import (
+from shoal.core.events import (
     Event,
     Expire,
     Forgotten,
@@ -27,12 +21,17 @@ from shoal.core.ownership import (
     Letting,
     Release,
     Rewind,
-    Stepped,
     Sync,
     Update,
     Watched,
-    step,
 )
+from shoal.core.group import RULES, Claim, Group, GroupSettings, Member, MemberStatus, ShardState
+from shoal.core.handover import handed_over
+from shoal.core.limits import EPOCH_JUMP
+from shoal.core.lineage import ancestors
+from shoal.core.membership import watched
+from shoal.core.model import Shard, ShardId
+from shoal.core.ownership import Stepped, step
 from shoal.core.resharding import first_shards, merge, split
 
 WAIT, NOT_ALLOC, OVER = ShardState.WAIT, ShardState.NOT_ALLOC, ShardState.OVER

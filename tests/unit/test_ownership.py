@@ -1,6 +1,6 @@
 """One step of a group: the nine transitions of the founding document and our two, as they happen."""
 
-from shoal.core.ownership import Retire, Sync
+from shoal.core.events import Retire, Sync
 from shoal.core.resharding import split
 from tests.unit.group_world import World, kinds
 

@@ -5,9 +5,19 @@ from dataclasses import replace
 import pytest
 
 from shoal.core.errors import NameTaken
+from shoal.core.events import (
+    Expire,
+    Forgotten,
+    Join,
+    Leave,
+    Letting,
+    Release,
+    Retire,
+    Sync,
+    Update,
+)
 from shoal.core.limits import EPOCH_JUMP, GONE_MEMBERS_KEPT
 from shoal.core.model import ShardId
-from shoal.core.ownership import Expire, Forgotten, Join, Leave, Letting, Release, Retire, Sync, Update
 from tests.unit.group_world import INTERVAL_MS, TIMEOUT_MS, World, kinds
 
 # --- Joining. ---------------------------------------------------------------------------------------

@@ -12,10 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from shoal.core.balance import STRATEGIES
 from shoal.core.errors import ShoalError
+from shoal.core.events import Event, Expire, Forgotten, Join, Leave, Letting, Release, Retire, Sync
 from shoal.core.group import MemberStatus, ShardState
 from shoal.core.membership import watched
 from shoal.core.model import ShardId
-from shoal.core.ownership import Event, Expire, Forgotten, Join, Leave, Letting, Release, Retire, Sync, step
+from shoal.core.ownership import step
 from tests.unit.group_world import INTERVAL_MS, TIMEOUT_MS, World, may_beat
 
 NAMES = st.sampled_from("abcd")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from shoal.core.ownership import Retire, Sync, Update
+from shoal.core.events import Retire, Sync, Update
 from shoal.core.resharding import merge, split
 from tests.unit.group_world import World, kinds
 

@@ -16,9 +16,10 @@ from shoal.core.errors import (
     StrategyRefused,
     UnknownConsumer,
 )
+from shoal.core.events import Join, Leave, Letting, Release, Retire, Sync, Update
 from shoal.core.group import Group, GroupSettings
 from shoal.core.model import ShardId
-from shoal.core.ownership import Join, Leave, Letting, Release, Retire, Sync, Update, step
+from shoal.core.ownership import step
 from shoal.core.resharding import first_shards
 from tests.unit.group_world import World, kinds
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from shoal.core.events import Forgotten, Letting, Release
 from shoal.core.limits import EPOCH_JUMP
 from shoal.core.model import ShardId
-from shoal.core.ownership import Forgotten, Letting, Release
 from tests.unit.group_world import INTERVAL_MS, World, kinds
 
 

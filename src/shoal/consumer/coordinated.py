@@ -27,6 +27,7 @@ from shoal.core.errors import (
     ShoalError,
     UnknownConsumer,
 )
+from shoal.core.events import Letting
 from shoal.core.holding import (
     Answered,
     Assignment,
@@ -40,7 +41,6 @@ from shoal.core.holding import (
     viewed,
 )
 from shoal.core.model import ShardId, StreamName
-from shoal.core.ownership import Letting
 from shoal.forks import renew_in_child
 from shoal.ports import Fence, HubService, Newcomer
 

@@ -28,7 +28,7 @@ from shoal.core.errors import (
     StoreUnavailable,
     UnknownConsumer,
 )
-from shoal.core.group import Group
+from shoal.core.group import Group, default_interval_ms
 from shoal.core.holding import Answered, Holding, Lease
 from shoal.core.lease import Change, LeaseRow, SequenceRow, numbered
 from shoal.core.lease_view import noted
@@ -69,7 +69,7 @@ class LeasedMembership:
         leased = service.groups.leased(group)
         self._table, self._key, self._starts = leased.table, leased.key, leased.starts
         self._listener = listener
-        self._interval_ms = interval_ms or max(1, group.settings.timeout_ms // 4)
+        self._interval_ms = interval_ms or default_interval_ms(group.settings.timeout_ms)
         self._settings = group.settings
         self._void = False
         self._error: ShoalError | None = None
@@ -221,10 +221,12 @@ class LeasedMembership:
 
     def _come_back(self) -> None:
         """Expired while away: nothing is held any more. Join again, unless another has the name by now."""
-        if any(row.name == self.name for row in self._table.instances(self._key)):
-            self._error = NameTaken(self.name)
-            return
         newborn = self._newborn()
+        try:
+            newborn.check_free(self._table.instances(self._key))
+        except NameTaken as error:
+            self._error = error
+            return
         self._join(newborn)
         with self._changed:
             lost = list(self._consumer.leases.values())

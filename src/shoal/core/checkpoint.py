@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from shoal.core.errors import CheckpointBackwards, Fenced, NotOwner
+from shoal.core.errors import CheckpointBackwards, Fenced, NotOwner, OffsetOutOfRange
 from shoal.core.group import Claim
 from shoal.core.model import Shard, ShardId, StreamName
 from shoal.core.reading import check_offset
@@ -30,6 +30,14 @@ def check_save(stream: StreamName, claim: Claim, shard: Shard, save: Save) -> No
     offset = check_offset(stream, shard, save.offset)
     if offset < claim.checkpoint:
         raise CheckpointBackwards(shard=shard.id, offset=offset, saved=claim.checkpoint)
+
+
+def check_forward(stream: str, shard: Shard, saved: int, offset: int) -> None:
+    """A checkpoint goes forward, and not past the end. What retention took may be passed over."""
+    if offset < saved:
+        raise CheckpointBackwards(shard=shard.id, offset=offset, saved=saved)
+    if offset > shard.next_offset:
+        raise OffsetOutOfRange(stream=stream, shard=shard.id, offset=offset, next_offset=shard.next_offset)
 
 
 class Held(Protocol):

@@ -210,6 +210,11 @@ def interval_ms(seconds: object, timeout: int) -> int:
     return max(1, round(seconds * 1000))
 
 
+def default_interval_ms(timeout: int) -> int:
+    """How often one beats who did not say: a few may be late before anyone takes notice."""
+    return max(1, timeout // 4)
+
+
 def handover_timeout_ms(seconds: object) -> int | None:
     """How long a living owner may take to let go, in milliseconds; None is without a bound."""
     if seconds is None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from shoal.core.checkpoint import check_forward
 from shoal.core.claims import ALREADY_ALLOC, TRANSFER, By, is_at_end, moved, vacated
-from shoal.core.errors import CheckpointBackwards, OffsetOutOfRange
+from shoal.core.events import Letting, Release
 from shoal.core.group import RULES, Claim, Group, Member, MemberStatus, Note
 from shoal.core.model import Shard, ShardId
-from shoal.core.ownership import Letting, Release
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,13 +88,8 @@ def _is_plain(giver: Member, claim: Claim, letting: Letting, receiver: Member) -
 
 
 def _saved(group: Group, claim: Claim, shard: Shard, letting: Letting) -> Claim:
-    """The claim with the last checkpoint of its owner, by the same checks as the step's."""
+    """The claim with the last checkpoint of its owner, if it brought one."""
     if letting.checkpoint is None:
         return claim
-    if letting.checkpoint < claim.checkpoint:
-        raise CheckpointBackwards(shard=claim.shard, offset=letting.checkpoint, saved=claim.checkpoint)
-    if letting.checkpoint > shard.next_offset:
-        raise OffsetOutOfRange(
-            stream=group.name, shard=claim.shard, offset=letting.checkpoint, next_offset=shard.next_offset
-        )
+    check_forward(group.name, shard, claim.checkpoint, letting.checkpoint)
     return replace(claim, checkpoint=letting.checkpoint)

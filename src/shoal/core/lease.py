@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
+from shoal.core.checkpoint import check_forward
 from shoal.core.claims import is_at_end
-from shoal.core.errors import CheckpointBackwards, Fenced, NotOwner, OffsetOutOfRange
+from shoal.core.errors import Fenced, NotOwner
 from shoal.core.limits import CLOCK_MARGIN, EPOCH_JUMP
 from shoal.core.model import Shard, ShardId
 
@@ -366,12 +367,7 @@ def _without_owner(row: LeaseRow, reserved_for: str | None) -> LeaseRow:
 
 def check_offset(row: LeaseRow, shard: Shard, offset: int) -> None:
     """A checkpoint goes forward, and not past the end."""
-    if offset < row.checkpoint:
-        raise CheckpointBackwards(shard=row.shard, offset=offset, saved=row.checkpoint)
-    if offset > shard.next_offset:
-        raise OffsetOutOfRange(
-            stream=row.group, shard=row.shard, offset=offset, next_offset=shard.next_offset
-        )
+    check_forward(row.group, shard, row.checkpoint, offset)
 
 
 def rewound(row: LeaseRow, shard: Shard, offset: int, number: int) -> LeaseRow:

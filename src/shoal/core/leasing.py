@@ -101,6 +101,11 @@ class LeasedConsumer:
 
     # --- Membership. --------------------------------------------------------------------------------
 
+    def check_free(self, instances: Sequence[InstanceRow]) -> None:
+        """One that comes back after it was expired is not newer than who has its name by now."""
+        if any(row.name == self.me.name for row in instances):
+            raise NameTaken(self.me.name)
+
     def join(self, instances: Sequence[InstanceRow]) -> Change:
         """Put this incarnation in its name's place. Refused: read the instances and ask again."""
         there = next((row for row in instances if row.name == self.me.name), None)

@@ -16,6 +16,7 @@ from typing import assert_never
 
 from shoal.core import claims as machine
 from shoal.core.balance import Strategy, checked
+from shoal.core.checkpoint import check_forward
 from shoal.core.claims import (
     ALREADY_ALLOC,
     NOT_ALLOC,
@@ -29,12 +30,24 @@ from shoal.core.claims import (
     vacated,
 )
 from shoal.core.errors import (
-    CheckpointBackwards,
     NameTaken,
     NotOwner,
-    OffsetOutOfRange,
     StrategyRefused,
     UnknownConsumer,
+)
+from shoal.core.events import (
+    Event,
+    Expire,
+    Forgotten,
+    Join,
+    Leave,
+    Letting,
+    Release,
+    Retire,
+    Rewind,
+    Sync,
+    Update,
+    Watched,
 )
 from shoal.core.group import (
     AS_SAVED,
@@ -52,95 +65,6 @@ from shoal.core.membership import check_timing, departed, is_dead, joined, prune
 from shoal.core.model import Shard, ShardId
 
 Strategies = Mapping[str, Strategy]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Join:
-    """A consumer's new incarnation becomes a member."""
-
-    name: str
-    incarnation: str
-    timeout_ms: int
-    interval_ms: int
-    is_again: bool = False
-    """The consumer was a member before, and was expired. It takes nobody's name."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retire:
-    """A member is about to leave: it drains what it holds, and is given nothing more."""
-
-    incarnation: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Letting:
-    """One shard that its holder lets go of, with the last checkpoint (None: as it was saved)."""
-
-    shard: ShardId
-    epoch: int
-    checkpoint: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
-    """A member has drained these shards, and acts no more under these epochs."""
-
-    incarnation: str
-    lettings: Sequence[Letting]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leave:
-    """A member acts no more under any epoch."""
-
-    incarnation: str
-    lettings: Sequence[Letting] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expire:
-    """The watch of a member has run out, while its counter stood at `beat`."""
-
-    incarnation: str
-    beat: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rewind:
-    """Forced checkpoints: by a reset, or for single shards."""
-
-    positions: Mapping[ShardId, int]
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
-    """New settings."""
-
-    settings: GroupSettings
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
-    """An observer saw the group at this version at both ends of `elapsed_ms` of its own time."""
-
-    elapsed_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forgotten:
-    """Someone has seen a later version than the store has: the store forgot commits."""
-
-    seen: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sync:
-    """Look at the stream's shards: some were born, closed or consumed to their end."""
-
-
-Event = Join | Retire | Release | Leave | Expire | Rewind | Update | Watched | Forgotten | Sync
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,13 +271,7 @@ def _find_claim(work: _Work, shard: ShardId, incarnation: str) -> Claim:
 
 def _saved(work: _Work, claim: Claim, checkpoint: int) -> Claim:
     """The claim with its owner's last checkpoint."""
-    shard = work.shards[claim.shard]
-    if checkpoint < claim.checkpoint:
-        raise CheckpointBackwards(shard=claim.shard, offset=checkpoint, saved=claim.checkpoint)
-    if checkpoint > shard.next_offset:
-        raise OffsetOutOfRange(
-            stream=work.group.name, shard=claim.shard, offset=checkpoint, next_offset=shard.next_offset
-        )
+    check_forward(work.group.name, work.shards[claim.shard], claim.checkpoint, checkpoint)
     return replace(claim, checkpoint=checkpoint)
 
 

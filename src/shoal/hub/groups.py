@@ -19,13 +19,7 @@ from shoal.core.checkpoint import Save
 from shoal.core.claims import born
 from shoal.core.describing import GroupInfo, described
 from shoal.core.errors import GroupInUse, HubClosed, ShoalError, StoreBusy, StrategyRefused, UnknownGroup
-from shoal.core.group import Coordination, Group, GroupSettings, Member, Note, ShardState, check_settings
-from shoal.core.handover import HandedOver
-from shoal.core.holding import Assignment, View
-from shoal.core.limits import STEP_TRIES_MAX
-from shoal.core.membership import Beat, is_dead, watched
-from shoal.core.model import Shard, ShardId, StreamInfo, StreamName
-from shoal.core.ownership import (
+from shoal.core.events import (
     Event,
     Expire,
     Forgotten,
@@ -35,12 +29,26 @@ from shoal.core.ownership import (
     Release,
     Retire,
     Rewind,
-    Stepped,
     Sync,
     Update,
     Watched,
-    step,
 )
+from shoal.core.group import (
+    Coordination,
+    Group,
+    GroupSettings,
+    Member,
+    Note,
+    ShardState,
+    check_settings,
+    default_interval_ms,
+)
+from shoal.core.handover import HandedOver
+from shoal.core.holding import Assignment, View
+from shoal.core.limits import STEP_TRIES_MAX
+from shoal.core.membership import Beat, is_dead, watched
+from shoal.core.model import Shard, ShardId, StreamInfo, StreamName
+from shoal.core.ownership import Stepped, step
 from shoal.core.positions import Start, resolved
 from shoal.forks import renew_in_child
 from shoal.hub.committer import Committer
@@ -194,7 +202,7 @@ class LocalGroups:
             name=newcomer.name,
             incarnation=newcomer.incarnation,
             timeout_ms=timeout_ms,
-            interval_ms=newcomer.interval_ms or max(1, timeout_ms // 4),
+            interval_ms=newcomer.interval_ms or default_interval_ms(timeout_ms),
             is_again=newcomer.is_again,
         )
         self._step(found.id, event)

@@ -6,23 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from shoal.core.checkpoint import Save
-from shoal.core.claims import lineage_of
-from shoal.core.errors import GroupInUse, InvalidInput, StoreBusy
+from shoal.core.errors import GroupInUse, StoreBusy
 from shoal.core.group import Group
-from shoal.core.lease import (
-    Change,
-    ChangeKind,
-    InstanceRow,
-    check_epoch,
-    created,
-    numbered,
-    rewound,
-    saved,
-)
+from shoal.core.lease import check_epoch, numbered, saved
+from shoal.core.lease_reset import beginning, concerned, had_been_read, reset
 from shoal.core.lease_view import as_group
 from shoal.core.limits import STEP_TRIES_MAX
 from shoal.core.lineage import find_shard
-from shoal.core.model import ShardId, StreamInfo
+from shoal.core.model import Shard, ShardId, StreamInfo
 from shoal.lease_port import draw
 from shoal.ports import LeasedGroup, Store
 
@@ -66,61 +57,30 @@ class LeasedGroups:
     def rewind(self, group: Group, stream: StreamInfo, positions: Mapping[ShardId, int]) -> list[ShardId]:
         """Forced checkpoints, one row after the other, parents first; which descendants had been read."""
         leased = self.opened(group)
-        family = lineage_of(stream.shards, positions) if group.settings.in_order else set(positions)
-        read: list[ShardId] = []
-        for shard in sorted(family):
-            offset = positions.get(shard)
-            for _ in range(STEP_TRIES_MAX):
-                row = leased.table.load(leased.key, shard)
-                if row is None and offset is not None:
-                    if self._create(group, leased, stream, shard, offset):
-                        break
-                    continue
-                if row is None:
-                    break
-                if offset is None and row.checkpoint > 0:
-                    read = [*(one for one in read if one != shard), shard]
-                target = row.checkpoint if offset is None else offset
-                (number,) = draw(leased.table, leased.key, 1)
-                if leased.table.swap(row, rewound(row, stream.shards[shard], target, number)):
-                    break
-            else:
-                raise StoreBusy(f"shard {shard} of {group.name} changes faster than we can follow", 0.0)
+        read = []
+        for shard in concerned(group.settings, stream.shards, positions):
+            if self._rewind_one(group, leased, stream.shards[shard], positions.get(shard)):
+                read.append(shard)
         return read
 
-    def _create(
-        self, group: Group, leased: LeasedGroup, stream: StreamInfo, shard: ShardId, offset: int
-    ) -> bool:
-        """A lease for a shard that nobody has looked at yet, at this offset."""
-        rows = leased.table.list(leased.key)
-        known = {row.shard: row.born for row in rows}
-        if any(shard in other.parents for other in rows):
-            raise InvalidInput(
-                "shard",
-                shard,
-                "its lease was cleaned up after it and its children were consumed; name its children, or "
-                "read it without a group",
-            )
-        settings = group.settings
-        hub = InstanceRow(
-            group=leased.key,
-            name="hub",
-            incarnation="hub",
-            timeout_ms=settings.timeout_ms,
-            interval_ms=max(1, settings.timeout_ms // 4),
-        )
-        row = created(
-            leased.key,
-            stream.shards[shard],
-            offset,
-            owner=hub,
-            parents_born=tuple(known.get(parent, 0) for parent in stream.shards[shard].parents),
-            bound=settings.in_order,
-        )
-        change = Change(kind=ChangeKind.CREATE, old=None, new=row, wants_number=True)
-        made = numbered(change, draw(leased.table, leased.key, 1)[0]).new
-        assert made is not None
-        return leased.table.create(made)
+    def _rewind_one(self, group: Group, leased: LeasedGroup, shard: Shard, offset: int | None) -> bool:
+        """One row; whether it had been read without being named."""
+        for _ in range(STEP_TRIES_MAX):
+            row = leased.table.load(leased.key, shard.id)
+            if row is None and offset is None:
+                return False
+            (number,) = draw(leased.table, leased.key, 1)
+            if row is not None:
+                is_done = leased.table.swap(row, reset(row, shard, offset, number))
+            else:
+                assert offset is not None
+                rows = leased.table.list(leased.key)
+                made = numbered(beginning(leased.key, group.settings, shard, offset, rows), number).new
+                assert made is not None
+                is_done = leased.table.create(made)
+            if is_done:
+                return had_been_read(row, offset)
+        raise StoreBusy(f"shard {shard.id} of {group.name} changes faster than we can follow", 0.0)
 
     def save(self, group: Group, stream: StreamInfo, saves: Sequence[Save]) -> None:
         """Checkpoints of whoever shows the current epochs, one after the other."""

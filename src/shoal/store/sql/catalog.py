@@ -24,6 +24,7 @@ from shoal.core.model import (
 )
 from shoal.store.sql import tables
 from shoal.store.sql.database import Database
+from shoal.store.sql.group_saving import delete_groups
 
 
 class SQLCatalog:
@@ -187,12 +188,8 @@ class SQLCatalog:
 
 
 def _delete_groups(connection: Connection, stream_id: int) -> None:
-    groups = tables.groups.c
-    of_stream = select(groups.id).where(groups.stream_id == stream_id)
-    ids = list(connection.execute(of_stream).scalars())
-    for table in (tables.claims, tables.members, tables.notes):
-        connection.execute(delete(table).where(table.c.group_id.in_(ids)))
-    connection.execute(delete(tables.groups).where(groups.id.in_(ids)))
+    of_stream = select(tables.groups.c.id).where(tables.groups.c.stream_id == stream_id)
+    delete_groups(connection, list(connection.execute(of_stream).scalars()))
 
 
 def load_by_id(connection: Connection, stream_id: int) -> StreamInfo | None:

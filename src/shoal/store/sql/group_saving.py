@@ -129,6 +129,13 @@ def save_hand_over(
     _raise_epoch(connection, outcome.group.epoch)
 
 
+def delete_groups(connection: Connection, group_ids: Sequence[int]) -> None:
+    """Remove groups and all that belongs to them."""
+    for table in (tables.claims, tables.members, tables.notes):
+        connection.execute(delete(table).where(table.c.group_id.in_(group_ids)))
+    connection.execute(delete(tables.groups).where(_groups.id.in_(group_ids)))
+
+
 def save_notes(connection: Connection, group_id: int, notes: Sequence[Note], now_ms: int) -> None:
     if not notes:
         return

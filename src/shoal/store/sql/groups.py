@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import and_, bindparam, delete, exists, func, insert, or_, select, update
+from sqlalchemy import and_, bindparam, exists, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from shoal.core.errors import GroupExists, StoreFailure, TooManyGroups
 from shoal.core.group import (
-    Claim,
     Group,
     Member,
     MemberStatus,
@@ -29,7 +28,7 @@ from shoal.store.sql import tables
 from shoal.store.sql.catalog import SHARD_COLUMNS, info_of, shard_of
 from shoal.store.sql.database import Database
 from shoal.store.sql.group_rows import claim_of, claim_row, group_of, member_of, settings_columns
-from shoal.store.sql.group_saving import OutrunError, last_epoch, save_notes, save_step
+from shoal.store.sql.group_saving import OutrunError, delete_groups, last_epoch, save_notes, save_step
 from shoal.store.sql.prepared import PreparedSelect
 
 _groups = tables.groups.c
@@ -152,17 +151,8 @@ class SQLGroups:
     def delete_group(self, group_id: int) -> None:
         """See GroupStore."""
         with self._database.write() as connection:
-            for table in (tables.claims, tables.members, tables.notes):
-                connection.execute(delete(table).where(table.c.group_id == group_id))
-            connection.execute(delete(tables.groups).where(_groups.id == group_id))
+            delete_groups(connection, [group_id])
             self._database.dialect.announce(connection, [f"g{group_id}"])
-
-    def load_claim(self, group_id: int, shard: ShardId) -> Claim | None:
-        """See GroupStore."""
-        query = select(tables.claims).where(_claims.group_id == group_id, _claims.shard == shard)
-        with self._database.read() as connection:
-            row = connection.execute(query).one_or_none()
-        return None if row is None else claim_of(row)
 
     def load_members(self, group_id: int) -> list[Member]:
         """See GroupStore."""

@@ -16,12 +16,12 @@ from sqlalchemy.engine import Connection
 from shoal.core.checkpoint import check_save
 from shoal.core.claims import is_at_end
 from shoal.core.errors import NotOwner, ShoalError, UnknownConsumer
+from shoal.core.events import Forgotten, Release
 from shoal.core.group import Claim, Group, Member
 from shoal.core.handover import HandedOver, handed_over
 from shoal.core.holding import assignment
 from shoal.core.membership import Beat, beaten, check_held, digest
 from shoal.core.model import Shard, ShardId
-from shoal.core.ownership import Forgotten, Release
 from shoal.ports import NotPlain, Touch, TouchAnswer
 from shoal.store.sql import tables
 from shoal.store.sql.catalog import SHARD_COLUMNS, shard_of

@@ -16,10 +16,10 @@ from shoal.core.errors import (
     OffsetOutOfRange,
     UnknownConsumer,
 )
+from shoal.core.events import Letting
 from shoal.core.membership import Beat
 from shoal.core.model import ShardId, StreamName
 from shoal.core.names import stream_name
-from shoal.core.ownership import Letting
 from shoal.ports import GroupService, Newcomer
 from shoal.testing.contract.suite import HubSuite
 from shoal.testing.members import holds
