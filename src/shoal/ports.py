@@ -211,7 +211,7 @@ class GroupStore(Protocol):
     def list_groups(self, stream_id: int) -> list[Group]:
         """The groups of a stream by name, without members and claims."""
 
-    def find_group(self, stream_id: int, name: str) -> Group | None:
+    def find_group(self, stream: StreamName, name: str) -> Group | None:
         """A group without its members and claims."""
 
     def load_group(self, group_id: int) -> tuple[Group, StreamInfo] | None:

@@ -168,8 +168,9 @@ class LocalGroups:
 
     def find(self, name: StreamName, group: str) -> Group:
         """See GroupService."""
-        found = self._store.find_group(self._store.load_stream(name).id, group)
+        found = self._store.find_group(name, group)
         if found is None:
+            self._store.load_stream(name)  # It may be the stream that is not there.
             raise UnknownGroup(stream=str(name), group=group)
         self._kinds[found.id] = found
         return found

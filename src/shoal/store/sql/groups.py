@@ -22,7 +22,7 @@ from shoal.core.group import (
     ShardState,
 )
 from shoal.core.holding import View, granted
-from shoal.core.model import ShardId, StreamInfo
+from shoal.core.model import ShardId, StreamInfo, StreamName
 from shoal.ports import MemberView
 from shoal.store.sql import tables
 from shoal.store.sql.catalog import SHARD_COLUMNS, info_of, shard_of
@@ -108,12 +108,12 @@ class SQLGroups:
         with self._database.read() as connection:
             return [group_of(row) for row in connection.execute(query)]
 
-    def find_group(self, stream_id: int, name: str) -> Group | None:
+    def find_group(self, stream: StreamName, name: str) -> Group | None:
         """See GroupStore."""
-        query = select(tables.groups).where(_groups.stream_id == stream_id, _groups.name == name)
+        where = {"project": stream.project, "stream": stream.stream, "name": name}
         with self._database.read() as connection:
-            row = connection.execute(query).one_or_none()
-        return None if row is None else group_of(row)
+            rows = _NAMED.rows(connection, where)
+        return group_of(rows[0]) if rows else None
 
     def load_group(self, group_id: int) -> tuple[Group, StreamInfo] | None:
         """See GroupStore."""
@@ -270,8 +270,7 @@ class SQLGroups:
         with self._database.read() as connection:
             for group_id in {view.group_id for view in views}:
                 wanted = [view.incarnation for view in views if view.group_id == group_id]
-                rows = connection.execute(_ASSIGNED, {"at": group_id, "wanted": wanted})
-                for row in rows:
+                for row in _ASSIGNED.rows(connection, {"at": group_id, "wanted": wanted}):
                     found[MemberView(group_id, row.incarnation)] = (row.assigned, True)
         return found
 
@@ -319,10 +318,20 @@ _ADD_WATCH = (
     )
     .values(stood_ms=bindparam("stood_is"))
 )
-_ASSIGNED = select(_members.incarnation, _members.assigned).where(
-    _members.group_id == bindparam("at"),
-    _members.incarnation.in_(bindparam("wanted", expanding=True)),
-    _members.status != MemberStatus.GONE.value,
+_ASSIGNED = PreparedSelect(
+    select(_members.incarnation, _members.assigned).where(
+        _members.group_id == bindparam("at"),
+        _members.incarnation.in_(bindparam("wanted", expanding=True)),
+        _members.status != MemberStatus.GONE.value,
+    )
+)
+_NAMED = PreparedSelect(
+    select(tables.groups).where(
+        tables.streams.c.project == bindparam("project"),
+        tables.streams.c.name == bindparam("stream"),
+        _groups.stream_id == tables.streams.c.id,
+        _groups.name == bindparam("name"),
+    )
 )
 _GROUP = PreparedSelect(select(tables.groups).where(_groups.id == bindparam("at")))
 _STREAM = PreparedSelect(
