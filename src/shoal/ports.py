@@ -254,11 +254,27 @@ class GroupStore(Protocol):
         """For people: since when each claim is in its state, and when its checkpoint was last saved."""
 
 
+class Following(Protocol):
+    """Several places that are waited for at once, without a thread. For one user."""
+
+    def add(self, place: Place, beyond: int) -> None:
+        """Be told when the place may be past `beyond`, or is over; perhaps at once, perhaps for nothing."""
+
+    def drop(self, place: Place) -> None:
+        """Not any more."""
+
+    def close(self) -> None:
+        """None of them."""
+
+
 class ChangeSignal(Protocol):
     """Wakes those who wait for appends, shard changes and assignments, in this process and in others."""
 
     def wait(self, place: Place, beyond: int, timeout_s: float) -> None:
         """Return when the place may be past `beyond` or is over, or after the timeout; or for nothing."""
+
+    def follow(self, moved: Callable[[Place], None]) -> Following:
+        """Wait at several places. `moved` is called from other threads, and must not wait for anything."""
 
     def ring(self, places: Sequence[tuple[Place, int]]) -> None:
         """Tell waiters in this process how far places have come."""
@@ -400,6 +416,9 @@ class HubService(Protocol):
     def read(
         self, name: StreamName, shard: int, offset: int, limits: ReadLimits, fence: Fence | None = None
     ) -> Batch: ...
+    def follow(self, moved: Callable[[Place], None]) -> Following:
+        """Wait for records of several shards; see ChangeSignal."""
+
     def offset_at(self, name: StreamName, shard: int, timestamp_ms: int) -> int: ...
     def stats(self, name: StreamName) -> StreamStats: ...
     def enforce_retention(self, name: StreamName | None) -> list[Trimmed]: ...

@@ -54,6 +54,8 @@ TABLE: Final[dict[type[Exception], ExitCode]] = {
     errors.NotOwner: ExitCode.CONFLICT,
     errors.Fenced: ExitCode.CONFLICT,
     errors.StrategyRefused: ExitCode.INVALID,
+    errors.LeaseLost: ExitCode.CONFLICT,
+    errors.CheckpointMisuse: ExitCode.INVALID,
     errors.BufferFull: ExitCode.STORE_BUSY,
     errors.DeliveryTimeout: ExitCode.STORE_BUSY,
     errors.StoreUnavailable: ExitCode.STORE_BUSY,

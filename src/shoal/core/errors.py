@@ -321,6 +321,21 @@ class CheckpointBackwards(InvalidInput):
         self.shard, self.offset, self.saved = shard, offset, saved
 
 
+class LeaseLost(ShoalError):
+    """The shard is not this consumer's any more: what it does from here on does not count."""
+
+    def __init__(self, *, shard: int, epoch: int) -> None:
+        super().__init__(
+            f"shard={shard}: the lease of epoch {epoch} is lost; leave `process` now, the next owner goes on "
+            "from the last checkpoint"
+        )
+        self.shard, self.epoch = shard, epoch
+
+
+class CheckpointMisuse(InvalidInput):
+    """A checkpointer used as it cannot be: past what was given, from another thread, or in a fork."""
+
+
 class StrategyRefused(ShoalError):
     """A strategy is not known, or its answer loses, doubles or invents a shard; nothing was changed."""
 
