@@ -56,6 +56,7 @@ TABLE: Final[dict[type[Exception], ExitCode]] = {
     errors.StrategyRefused: ExitCode.INVALID,
     errors.LeaseLost: ExitCode.CONFLICT,
     errors.CheckpointMisuse: ExitCode.INVALID,
+    errors.ProcessorFailed: ExitCode.FAILURE,
     errors.BufferFull: ExitCode.STORE_BUSY,
     errors.DeliveryTimeout: ExitCode.STORE_BUSY,
     errors.StoreUnavailable: ExitCode.STORE_BUSY,

@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from shoal.core.errors import CheckpointMisuse, LeaseLost
@@ -56,6 +56,8 @@ class Piece:
 
     offsets: Sequence[int]
     bytes: int = 0
+    source: object = None
+    """Where the shell finds the records; not looked at here."""
 
     @property
     def first(self) -> int:
@@ -194,6 +196,7 @@ class Tenure:
         self.persisted = checkpoint
         """The checkpoint that the store has."""
         self.is_fetching = False
+        self.fetch_due_ms: int | None = None
         self._rules = rules
         self._is_end_refused = False
         self.lanes = [
@@ -229,16 +232,22 @@ class Tenure:
     @property
     def wanted(self) -> Fetch | None:
         """What may be fetched next, as far as the shard itself is concerned."""
-        if self.phase is not Phase.PROCESSING or self.is_fetching:
+        if self.phase is not Phase.PROCESSING or self.is_fetching or self.fetch_due_ms is not None:
             return None
         for lane in self.lanes:
             if lane.missing is not None:
                 return Fetch(offset=lane.missing[0], until=lane.missing[1], lane=lane.number)
         return Fetch(offset=self.fetched) if self.end is None else None
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a task of its own has not come back yet."""
+        return any(lane.task is not None for lane in self.lanes)
+
     def due_ms(self) -> int | None:
         """When something is to be tried again."""
-        return min((lane.due_ms for lane in self.lanes if lane.due_ms is not None), default=None)
+        times = [self.fetch_due_ms, *(lane.due_ms for lane in self.lanes)]
+        return min((time_ms for time_ms in times if time_ms is not None), default=None)
 
     # --- What happens. -------------------------------------------------------------------------------
 
@@ -257,6 +266,18 @@ class Tenure:
         self.fetched = next_offset
         if is_end:
             self.end = next_offset
+
+    def fetch_failed(self, due_ms: int) -> None:
+        """Nothing came. It is tried again then."""
+        self.is_fetching = False
+        self.fetch_due_ms = due_ms
+
+    def jump(self, to: int) -> int:
+        """Retention was faster, and the user said to go on behind it: how many records were never seen."""
+        self.is_fetching = False
+        skipped = max(0, to - self.fetched)
+        self.fetched = max(self.fetched, to)
+        return skipped
 
     def got_again(self, lane_number: int, pieces: Sequence[Piece], next_offset: int) -> None:
         """A part of what a lane wanted once more came; the next part goes behind it."""
@@ -318,6 +339,11 @@ class Tenure:
         self._hold(lane, failure, now_ms, dice)
         return [StopWorker(failure=failure)] if self._rules.policy is Policy.STOP else []
 
+    def postponed(self, lane_number: int, due_ms: int) -> None:
+        """The task was not begun, or not finished, for want of a valid deadline: it begins anew then."""
+        lane = self.lanes[lane_number]
+        lane.task, lane.due_ms = None, due_ms
+
     def save(self, lane_number: int, offset: int | None) -> int:
         """The user declares the lane's records below `offset` done (None: all it was given)."""
         if self.reason is Reason.LOST or self.phase is Phase.STOP_COMPLETED:
@@ -367,6 +393,8 @@ class Tenure:
 
     def advance(self, now_ms: int) -> list[Action]:
         """All that can begin now."""
+        if self.fetch_due_ms is not None and self.fetch_due_ms <= now_ms:
+            self.fetch_due_ms = None
         if self.phase is Phase.INITIALIZING and all(lane.is_ready for lane in self.lanes):
             self.phase = Phase.PROCESSING
         if self.phase is Phase.PROCESSING and self.end is not None and not self._is_at_work():
@@ -456,7 +484,7 @@ class Tenure:
 def _left(piece: Piece, done: int) -> Piece | None:
     """What is not yet declared done of a piece."""
     offsets = piece.offsets[bisect_left(piece.offsets, done) :]
-    return Piece(offsets, piece.bytes * len(offsets) // len(piece.offsets)) if offsets else None
+    return replace(piece, offsets=offsets, bytes=_share(piece, offsets)) if offsets else None
 
 
 def _narrowed(piece: Piece, reached: int | None) -> list[Piece]:
@@ -468,4 +496,8 @@ def _narrowed(piece: Piece, reached: int | None) -> list[Piece]:
         parts = [offsets[:middle], offsets[middle:]]
     else:
         parts = [offsets[:at], offsets[at : at + 1], offsets[at + 1 :]]
-    return [Piece(part, piece.bytes * len(part) // len(offsets)) for part in parts if part]
+    return [replace(piece, offsets=part, bytes=_share(piece, part)) for part in parts if part]
+
+
+def _share(piece: Piece, part: Sequence[int]) -> int:
+    return piece.bytes * len(part) // len(piece.offsets)

@@ -332,6 +332,14 @@ class LeaseLost(ShoalError):
         self.shard, self.epoch = shard, epoch
 
 
+class ProcessorFailed(ShoalError):
+    """User code raised, and the policy is to stop."""
+
+    def __init__(self, *, shard: int, kind: str, text: str) -> None:
+        super().__init__(f"shard={shard}: the processor raised {kind}: {text}; the policy is to stop")
+        self.shard, self.kind, self.text = shard, kind, text
+
+
 class CheckpointMisuse(InvalidInput):
     """A checkpointer used as it cannot be: past what was given, from another thread, or in a fork."""
 
