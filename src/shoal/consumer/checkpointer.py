@@ -19,7 +19,7 @@ class Notebook(Protocol):
     """Where a checkpointer writes: the worker, for one lane of one shard under one epoch."""
 
     def declare(self, offset: int | None) -> int:
-        """Take note that all below is done (None: all that was given); how far it is done now."""
+        """Take note that all below is done (None: all that was processed); how far it is done now."""
 
     def persist(self) -> None:
         """See that the hub has the checkpoint before this returns."""
@@ -40,7 +40,8 @@ class Checkpointer:
         self._batch: Delivered | None = None
 
     def save(self, persist: bool = True, *, offset: int | None = None) -> int:
-        """Declare done what was given so far; in the midst of a loop over a batch, up to this record.
+        """Declare done all that was processed: in `process` its batch too, or, in the midst of a loop over it,
+        up to this record. What `process` raised on is not among it.
 
         `offset`: declare done only what is below it. `persist=False`: the hub gets it in the background, and
         in any case before the shard is handed over. Returns the next offset wanted.

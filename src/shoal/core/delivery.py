@@ -158,6 +158,8 @@ class Lane:
     """Declared done: all of the lane's records below."""
     handed: int
     """Given to user code: all of the lane's records below."""
+    finished: int = 0
+    """`process` came back from all of the lane's records below, or they were set aside."""
     queue: deque[Piece] = field(default_factory=deque)
     missing: tuple[int, int] | None = None
     """From where, and until where, its records are to be fetched once more, before all that is queued."""
@@ -301,11 +303,13 @@ class Tenure:
             case Process(piece=piece):
                 lane.queue.popleft()
                 lane.streak = NO_STREAK
+                lane.finished = piece.next if back_to is None else min(piece.next, back_to)
                 if back_to is not None:
                     lane.missing = (back_to, piece.next) if back_to < piece.next else None
             case SetAside(offset=offset):
                 lane.queue.popleft()
                 lane.aside = None
+                lane.finished = offset + 1
                 if lane.done == offset:
                     lane.done = offset + 1
             case ShutDown():
@@ -345,11 +349,11 @@ class Tenure:
         lane.task, lane.due_ms = None, due_ms
 
     def save(self, lane_number: int, offset: int | None) -> int:
-        """The user declares the lane's records below `offset` done (None: all it was given)."""
+        """The user declares the lane's records below `offset` done (None: all that it came back from)."""
         if self.reason is Reason.LOST or self.phase is Phase.STOP_COMPLETED:
             raise LeaseLost(shard=self.shard, epoch=self.epoch)
         lane = self.lanes[lane_number]
-        wanted = lane.handed if offset is None else offset
+        wanted = lane.finished if offset is None else offset
         if wanted > lane.handed:
             raise CheckpointMisuse(
                 "offset", wanted, f"shard {self.shard}: records were given only up to {lane.handed}"
