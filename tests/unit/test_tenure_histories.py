@@ -12,9 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.core.delivery import (
-    Action,
     Failure,
-    Initialize,
     Phase,
     Piece,
     Process,
@@ -22,6 +20,8 @@ from shoal.core.delivery import (
     Release,
     SetAside,
     ShutDown,
+    StopWorker,
+    Task,
     Tenure,
 )
 from shoal.core.errors import LeaseLost
@@ -39,7 +39,7 @@ class Shard:
     lanes: int
     rules: FailureRules
     now_ms: int = 0
-    running: dict[int, Action] = field(default_factory=dict)
+    running: dict[int, Task] = field(default_factory=dict)
     given: dict[int, list[int]] = field(default_factory=dict)
     """Offsets that each lane finished, in order, each once."""
     aside: list[int] = field(default_factory=list)
@@ -56,6 +56,7 @@ class Shard:
                 assert not self.running, "released while user code runs"
                 self.released = action
             else:
+                assert not isinstance(action, StopWorker)
                 assert action.lane not in self.running, "two calls at once on one lane"
                 self.running[action.lane] = action
                 if isinstance(action, Process):

@@ -40,8 +40,9 @@ class Checkpointer:
         self._batch: Delivered | None = None
 
     def save(self, persist: bool = True, *, offset: int | None = None) -> int:
-        """Declare done all that was processed: in `process` its batch too, or, in the midst of a loop over it,
-        up to this record. What `process` raised on is not among it.
+        """Declare done all that was processed, and in `process` its batch too; in a loop over it, up to here.
+
+        What `process` raised on is not among it.
 
         `offset`: declare done only what is below it. `persist=False`: the hub gets it in the background, and
         in any case before the shard is handed over. Returns the next offset wanted.

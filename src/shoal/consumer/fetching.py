@@ -18,6 +18,9 @@ from shoal.ports import HubService, Place, ShardEnd
 from shoal.wire.batch import Batch
 from shoal.wire.lanes import lanes_of
 
+DueMs = Callable[[int, int], int]
+"""Of a shard and a record's timestamp: when it may be handed out."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
@@ -40,7 +43,7 @@ class Found:
     pieces: Sequence[Sequence[Piece]]
     next_offset: int
     is_end: bool
-    records: int
+    batch: Batch
 
 
 class Fetcher:
@@ -56,9 +59,12 @@ class Fetcher:
         records: int,
         piece_records: int,
         moved: Callable[[ShardId], None],
+        due_ms: DueMs | None = None,
     ) -> None:
+        """`due_ms`: records are handed out one by one, each not before its time."""
         self._service, self._member, self._stream_id = service, member, stream_id
-        self._records, self._piece_records = records, piece_records
+        self._records, self._piece_records = records, 1 if due_ms is not None else piece_records
+        self._due_ms = due_ms
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="shoal-fetch")
 
         def told(place: Place) -> None:
@@ -108,7 +114,7 @@ class Fetcher:
             pieces=self._pieces(batch, marks),
             next_offset=batch.next_offset,
             is_end=batch.end_of_shard,
-            records=len(batch),
+            batch=batch,
         )
 
     def _pieces(self, batch: Batch, marks: Sequence[int]) -> list[list[Piece]]:
@@ -118,8 +124,16 @@ class Fetcher:
         for offsets, mark in zip(lanes_of(batch, len(marks)), marks, strict=True):
             left = [offset for offset in offsets if offset >= mark] if mark > batch.first_offset else offsets
             parts = [left[at : at + self._piece_records] for at in range(0, len(left), self._piece_records)]
-            cut.append([Piece(part, size * len(part) // len(batch), batch) for part in parts])
+            cut.append(
+                [Piece(part, size * len(part) // len(batch), batch, self._due(batch, part)) for part in parts]
+            )
         return cut
+
+    def _due(self, batch: Batch, part: Sequence[int]) -> int:
+        if self._due_ms is None:
+            return 0
+        (record,) = batch.part(part)
+        return self._due_ms(batch.shard, record.timestamp)
 
 
 def is_transient(error: ShoalError) -> bool:

@@ -14,7 +14,7 @@ from shoal.consumer.checkpointer import Checkpointer
 from shoal.consumer.membership import BOOT_CLOCK, Membership
 from shoal.consumer.processor import Factory, Processor
 from shoal.core.checking import is_whole
-from shoal.core.delivery import Failure, Initialize, Process, SetAside, ShutDown, Task, Tenure
+from shoal.core.delivery import Failure, Initialize, Process, ProcessNothing, SetAside, ShutDown, Task, Tenure
 from shoal.core.errors import Fenced, LeaseLost, NotOwner
 from shoal.wire.batch import Batch
 from shoal.wire.delivered import Delivered
@@ -48,6 +48,10 @@ class Held:
     ) -> None:
         self.tenure = tenure
         self.is_idle = False
+        self.idle_s = 0.0
+        """Since when there was nothing new."""
+        self.nothing: Batch | None = None
+        """An empty batch of this shard."""
         self.asked_ns: int | None = None
         self._member = member
         self._factory = factory
@@ -77,6 +81,12 @@ class Held:
                     batch = Delivered.of(source, piece.offsets, self._guard, _clock_ns)
                     self._guard()
                     back_to = self._process(lane, batch)
+                case ProcessNothing(lane=lane):
+                    assert self.nothing is not None
+                    self._guard()
+                    back_to = self._process(
+                        lane, Delivered.of(self.nothing, range(0), self._guard, _clock_ns)
+                    )
                 case ShutDown(lane=lane, reason=reason):
                     self._processors.pop(lane).shutdown(self._checkpointers[lane], reason)
                 case SetAside():

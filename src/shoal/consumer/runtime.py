@@ -11,12 +11,13 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
-from shoal.consumer.fetching import Budget, Fetcher, Found, is_transient
+from shoal.consumer.aside import Aside
+from shoal.consumer.fetching import Budget, DueMs, Fetcher, Found, is_transient
 from shoal.consumer.held import Came, Held
 from shoal.consumer.membership import Membership, boot_ms
 from shoal.consumer.options import OnExpired, OnStuck, WorkerOptions
@@ -38,6 +39,10 @@ from shoal.core.errors import OffsetExpired, ProcessorFailed, ShoalError
 from shoal.core.lineage import ancestors
 from shoal.core.model import ShardId, StreamInfo
 from shoal.ports import HubService
+from shoal.wire.batch import Batch
+
+ShardListener = Callable[[str, int, int], None]
+"""Is told `(what, shard, epoch)`: opened, closed, ended, lost, gone."""
 
 _log: Final = logging.getLogger("shoal.worker")
 
@@ -63,8 +68,12 @@ class Runtime:
         *,
         stats: WorkerStats,
         executor: Executor | None = None,
-        listener: Callable[[str, int, int], None] | None = None,
+        listener: ShardListener | None = None,
+        aside: Aside | None = None,
+        due_ms: DueMs | None = None,
+        targets: Mapping[ShardId, int] | None = None,
     ) -> None:
+        """`aside`: where records are set aside. `targets`: where each shard is to stop; others at once."""
         self.held: dict[ShardId, Held] = {}
         self.error: BaseException | None = None
         """Why it stopped by itself."""
@@ -72,6 +81,8 @@ class Runtime:
         self._service, self._member, self._factory, self._options = service, member, factory, options
         self._stats = stats
         self._listener = listener
+        self._aside = aside
+        self._targets = targets
         self._lock = threading.RLock()
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stream: StreamInfo = service.describe_stream(member.stream)
@@ -85,6 +96,7 @@ class Runtime:
             records=options.fetch_records,
             piece_records=options.batch_records,
             moved=lambda shard: self.post(partial(self._moved, shard)),
+            due_ms=due_ms,
         )
         self._budget = Budget(total=options.ahead_bytes, at_once=options.fetch_bytes)
         self._old: list[Held] = []
@@ -145,8 +157,9 @@ class Runtime:
 
     def _rest_s(self) -> float:
         now_ms = boot_ms()
+        longest_s = min(_TICK_S, self._options.call_when_idle or _TICK_S)
         due = [due for held in self._all() if (due := held.tenure.due_ms()) is not None]
-        return min(_TICK_S, max(0.0, (min(due) - now_ms) / 1000)) if due else _TICK_S
+        return min(longest_s, max(0.0, (min(due) - now_ms) / 1000)) if due else longest_s
 
     def _all(self) -> list[Held]:
         return [*self.held.values(), *self._old, *self._letting]
@@ -177,13 +190,30 @@ class Runtime:
                 )
                 self._begin_stop(self._options.stop_timeout)
             case SetAside():
-                raise AssertionError("no policy sets aside yet")
+                self._fetcher.run(partial(self._set_aside, held, action))
             case _:
                 self._pool.submit(self._perform, held, action)
 
     def _perform(self, held: Held, task: Task) -> None:
         """In a thread of the pool."""
         came = held.run(task)
+        self.post(partial(self._came, held, task, came))
+
+    def _set_aside(self, held: Held, task: SetAside) -> None:
+        """In a fetching thread."""
+        assert self._aside is not None
+        began_ns = time.perf_counter_ns()
+        error = failure = None
+        try:
+            source = held.tenure.lanes[task.lane].queue[0].source
+            assert isinstance(source, Batch)
+            if self._aside.put(source, task.offset, task.failure):
+                self._stats.dead += 1
+            else:
+                self._stats.retries += 1
+        except ShoalError as caught:
+            error, failure = caught, Failure(kind=type(caught).__name__, text=str(caught), is_outage=True)
+        came = Came(took_ns=time.perf_counter_ns() - began_ns, error=error, failure=failure)
         self.post(partial(self._came, held, task, came))
 
     def _came(self, held: Held, task: Task, came: Came) -> None:
@@ -231,7 +261,12 @@ class Runtime:
 
     def _open(self, shard: ShardId, epoch: int, checkpoint: int) -> None:
         tenure = Tenure(
-            shard, epoch, checkpoint, self._options.failure, marks=(0,) * self._options.parallelism
+            shard,
+            epoch,
+            checkpoint,
+            self._options.failure,
+            marks=(0,) * self._options.parallelism,
+            limit=None if self._targets is None else self._targets.get(shard, 0),
         )
         held = Held(tenure, self._member, self._factory, self._lock, self._options.outages)
         if self._is_stopping:
@@ -315,7 +350,9 @@ class Runtime:
         with self._lock:
             match found:
                 case Found() if lane is None:
-                    held.is_idle = not found.records and not found.is_end
+                    if not len(found.batch) and not found.is_end:
+                        held.is_idle, held.nothing = True, found.batch
+                        held.idle_s = time.monotonic()
                     tenure.got(found.pieces, found.next_offset, is_end=found.is_end)
                 case Found():
                     assert lane is not None
@@ -342,6 +379,19 @@ class Runtime:
         if held is not None:
             held.is_idle = False
 
+    def _call_idle(self, now_s: float, after_s: float) -> None:
+        with self._lock:
+            for held in self.held.values():
+                if held.is_idle and now_s - held.idle_s >= after_s:
+                    held.idle_s = now_s
+                    for task in held.tenure.call_idle(boot_ms()):
+                        self._pool.submit(self._perform, held, task)
+
+    @property
+    def is_drained(self) -> bool:
+        """All that is held has come to its target."""
+        return all(held.tenure.is_drained for held in list(self.held.values()))
+
     # --- Time. ---------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
@@ -354,6 +404,8 @@ class Runtime:
         if self._stop_by_s is not None and now_s >= self._stop_by_s:
             self._stop_by_s = None
             self._give_up(list(self.held.values()))
+        if self._options.call_when_idle is not None:
+            self._call_idle(now_s, self._options.call_when_idle)
         timeout_s = self._options.process_timeout
         if timeout_s is not None:
             stuck = [

@@ -17,6 +17,10 @@ class WorkerStats:
     processing_ns: int = 0
     failures: int = 0
     """Times that user code raised."""
+    retries: int = 0
+    """Records that were set aside for another attempt."""
+    dead: int = 0
+    """Records that went to the dead stream."""
     postponed: int = 0
     """Batches that found no valid deadline, and waited for one."""
     lost: int = 0

@@ -58,6 +58,8 @@ class Piece:
     bytes: int = 0
     source: object = None
     """Where the shell finds the records; not looked at here."""
+    due_ms: int = 0
+    """Not to be handed out before: it was set aside, and waits for its next attempt."""
 
     @property
     def first(self) -> int:
@@ -98,6 +100,13 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessNothing:
+    """There is nothing new, and the processor wants to know."""
+
+    lane: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShutDown:
     lane: int
     reason: Reason
@@ -127,7 +136,7 @@ class StopWorker:
     failure: Failure
 
 
-Task = Initialize | Process | ShutDown | SetAside
+Task = Initialize | Process | ProcessNothing | ShutDown | SetAside
 """What runs apart, one for a lane at a time; each is answered by `returned` or `raised`."""
 Action = Task | Release | StopWorker
 
@@ -185,9 +194,16 @@ class Tenure:
     """The machine of one shard under one epoch. Writer: the worker's one thread that decides."""
 
     def __init__(
-        self, shard: ShardId, epoch: int, checkpoint: int, rules: FailureRules, marks: Sequence[int] = (0,)
+        self,
+        shard: ShardId,
+        epoch: int,
+        checkpoint: int,
+        rules: FailureRules,
+        *,
+        marks: Sequence[int] = (0,),
+        limit: int | None = None,
     ) -> None:
-        """`marks`: for each lane, where it had come when the checkpoint was saved."""
+        """`marks`: for each lane, where it had come when the checkpoint was saved. `limit`: where to stop."""
         self.shard, self.epoch = shard, epoch
         self.phase = Phase.WAITING
         self.reason: Reason | None = None
@@ -200,6 +216,7 @@ class Tenure:
         self.is_fetching = False
         self.fetch_due_ms: int | None = None
         self._rules = rules
+        self._limit = limit
         self._is_end_refused = False
         self.lanes = [
             Lane(number, done=max(checkpoint, mark), handed=max(checkpoint, mark))
@@ -239,7 +256,14 @@ class Tenure:
         for lane in self.lanes:
             if lane.missing is not None:
                 return Fetch(offset=lane.missing[0], until=lane.missing[1], lane=lane.number)
-        return Fetch(offset=self.fetched) if self.end is None else None
+        if self.end is not None or (self._limit is not None and self.fetched >= self._limit):
+            return None
+        return Fetch(offset=self.fetched, until=self._limit)
+
+    @property
+    def is_drained(self) -> bool:
+        """It has come to its limit, and user code has come back from all of it."""
+        return self._limit is not None and self.fetched >= self._limit and not self._is_at_work()
 
     @property
     def is_running(self) -> bool:
@@ -306,6 +330,9 @@ class Tenure:
                 lane.finished = piece.next if back_to is None else min(piece.next, back_to)
                 if back_to is not None:
                     lane.missing = (back_to, piece.next) if back_to < piece.next else None
+            case ProcessNothing():
+                if back_to is not None and back_to < lane.handed:
+                    lane.missing = (back_to, lane.handed)
             case SetAside(offset=offset):
                 lane.queue.popleft()
                 lane.aside = None
@@ -405,8 +432,10 @@ class Tenure:
             self.phase, self.reason = Phase.STOPPING, Reason.ENDED
         actions: list[Action] = []
         for lane in self.lanes:
-            if lane.task is None and (lane.due_ms is None or lane.due_ms <= now_ms or self.reason):
-                task = self._next_task(lane)
+            if lane.task is None and (
+                lane.due_ms is None or lane.due_ms <= now_ms or self.reason is not None
+            ):
+                task = self._next_task(lane, now_ms)
                 if task is not None:
                     lane.task, lane.due_ms, lane.began_ms = task, None, now_ms
                     actions.append(task)
@@ -416,7 +445,15 @@ class Tenure:
             actions += self._complete()
         return actions
 
-    def _next_task(self, lane: Lane) -> Task | None:
+    def call_idle(self, now_ms: int) -> list[Task]:
+        """Tell every lane that there is nothing new."""
+        if self.phase is not Phase.PROCESSING or self._is_at_work() or self.due_ms() is not None:
+            return []
+        for lane in self.lanes:
+            lane.task, lane.began_ms = ProcessNothing(lane=lane.number), now_ms
+        return [lane.task for lane in self.lanes if lane.task is not None]
+
+    def _next_task(self, lane: Lane, now_ms: int) -> Task | None:
         match self.phase:
             case Phase.INITIALIZING if not lane.is_ready:
                 return Initialize(lane=lane.number)
@@ -424,6 +461,9 @@ class Tenure:
                 return lane.aside
             case Phase.PROCESSING if lane.queue and lane.missing is None:
                 piece = lane.queue[0]
+                if piece.due_ms > now_ms:
+                    lane.due_ms = piece.due_ms
+                    return None
                 lane.handed = max(lane.handed, piece.next)
                 return Process(lane=lane.number, piece=piece, attempt=lane.attempts + 1)
             case Phase.STOPPING if lane.is_ready and not lane.is_shut:
