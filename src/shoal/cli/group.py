@@ -58,7 +58,7 @@ def create(
         typer.Option(
             metavar="WHERE",
             help="Where it begins: earliest, latest, a time (2026-01-31T08:00Z), how long ago (10m), or "
-            "SHARD=OFFSET, again for each shard.  [default: earliest]",
+            "SHARD=OFFSET, again for each shard. Without it, earliest.",
             show_default=False,
         ),
     ] = None,

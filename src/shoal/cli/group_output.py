@@ -54,8 +54,8 @@ def group_list(groups: Sequence[GroupInfo]) -> Table:
 
 def group_view(info: GroupInfo, joined: Mapping[str, int], now_ms: int) -> Stack:
     """A group with its settings, members and shards."""
-    parts = [_heading(info), member_table(info, joined, now_ms) if info.members else Text()]
-    return Stack(*parts, shard_table(info, now_ms))
+    members = [member_table(info, joined, now_ms)] if info.members else []
+    return Stack(_heading(info), *members, shard_table(info, now_ms))
 
 
 def _heading(info: GroupInfo) -> Text:
@@ -125,7 +125,7 @@ def changes_text(old: GroupSettings, new: GroupSettings) -> str:
         f"{name.removesuffix('_ms')} {_setting(getattr(old, name))} → {_setting(getattr(new, name))}"
         for name in changed(old, new)
     ]
-    return ", ".join(lines) or "nothing, all was so already"
+    return ", ".join(lines) or "nothing changed, it was so already"
 
 
 def where_text(position: Position) -> str:
@@ -133,7 +133,7 @@ def where_text(position: Position) -> str:
     if isinstance(position, datetime):
         return position.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     if isinstance(position, dict):
-        return ", ".join(f"shard {shard} at {offset:,}" for shard, offset in sorted(position.items()))
+        return ", ".join(f"offset {offset:,} of shard {shard}" for shard, offset in sorted(position.items()))
     return position
 
 
