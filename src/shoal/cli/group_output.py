@@ -36,7 +36,7 @@ _NAMES_SHOWN: Final = 5
 
 def group_list(groups: Sequence[GroupInfo]) -> Table:
     """A line for each group."""
-    table = plain_table("stream", "group", "state", ">members", ">held", ">shards", ">lag", ">behind", "kind")
+    table = plain_table("stream", "group", "state", ">members", ">held", ">shards", ">lag", ">behind")
     for info in groups:
         table.add_row(
             info.stream,
@@ -47,7 +47,6 @@ def group_list(groups: Sequence[GroupInfo]) -> Table:
             f"{info.live:,}",
             f"{info.lag:,}",
             _behind(info.lag, info.lag_s),
-            ("in order, " if info.in_order else "") + info.settings.coordination.value,
         )
     return table
 
@@ -55,7 +54,7 @@ def group_list(groups: Sequence[GroupInfo]) -> Table:
 def group_view(info: GroupInfo, joined: Mapping[str, int], now_ms: int) -> Stack:
     """A group with its settings, members and shards."""
     members = [member_table(info, joined, now_ms)] if info.members else []
-    return Stack(_heading(info), *members, shard_table(info, now_ms))
+    return Stack(_heading(info), *members, shard_table(info, now_ms), *map(Text, waiting_lines(info)))
 
 
 def _heading(info: GroupInfo) -> Text:
@@ -99,24 +98,37 @@ def member_table(info: GroupInfo, joined: Mapping[str, int], now_ms: int) -> Tab
 
 
 def shard_table(info: GroupInfo, now_ms: int) -> Table:
-    """A line for each shard."""
-    table = plain_table(
-        ">shard", "state", "owner", ">epoch", ">checkpoint", ">lag", ">behind", "since", "waiting for"
-    )
+    """A line for each shard, short enough for 80 columns."""
+    table = plain_table(">shard", "state", "for", "owner", ">epoch", ">checkpoint", ">lag", ">behind")
+    table.padding = (0, 1, 0, 0)
+    for column in table.columns:
+        column.no_wrap = str(column.header) != "owner"
     for shard in info.shards:
         table.add_row(
             str(shard.id),
             _hued(shard.state.value),
+            span(max(0, now_ms - shard.since_ms) / 1000),
             shard.owner or "-",
             str(shard.epoch or "-"),
             f"{shard.checkpoint:,}",
             f"{shard.lag:,}",
             _behind(shard.lag, shard.lag_s),
-            _ago(shard.since_ms, now_ms),
-            Text(shard.waiting_for + (f", then {shard.next} has it" if shard.next else "")),
             style="dim" if shard.state is ShardState.OVER else "",
         )
     return table
+
+
+def waiting_lines(info: GroupInfo) -> list[str]:
+    """What shards wait for, a line for all that wait for the same."""
+    waiting: dict[str, list[int]] = {}
+    for shard in info.shards:
+        if shard.waiting_for:
+            then = f"; {shard.next} has it next" if shard.next else ""
+            waiting.setdefault(shard.waiting_for + then, []).append(shard.id)
+    return [
+        f"{shards_text(ids)} {'waits' if len(ids) == 1 else 'wait'} for {reason}"
+        for reason, ids in waiting.items()
+    ]
 
 
 def changes_text(old: GroupSettings, new: GroupSettings) -> str:
@@ -137,10 +149,10 @@ def where_text(position: Position) -> str:
     return position
 
 
-def names_text(names: Sequence[str]) -> str:
-    """The first few names, and how many more."""
+def users_text(names: Sequence[str]) -> str:
+    """`ada uses`, `ada, bob use`: the first few, and how many more."""
     shown, more = ", ".join(names[:_NAMES_SHOWN]), len(names) - _NAMES_SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown
+    return f"{shown}{f' and {more} more' if more > 0 else ''} {'uses' if len(names) == 1 else 'use'}"
 
 
 def shards_text(shards: Sequence[int]) -> str:

@@ -53,9 +53,9 @@ def reset(
     with connect(hub, leases=leases) as opened:
         if not yes:
             users = [member.name for member in opened.describe_group(stream, group).members]
-            held = f" while {group_output.names_text(users)} use it" if users else ""
+            held = f", while {group_output.users_text(users)} it" if users else ""
             confirm(
-                f"Reset group {group} of {stream} to {where}{held}? Its checkpoints there are lost.",
+                f"Reset group {group} of {stream} to {where}{held}? Its checkpoints are lost.",
                 act="resetting",
                 undone="nothing was reset",
             )
