@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import typer
+from rich.console import RenderableType
 from rich.live import Live
 
 from shoal import Hub, connect
@@ -229,7 +230,7 @@ def delete(
 groups.command()(history)
 
 
-def _view(hub: Hub, stream: str, group: str) -> Any:
+def _view(hub: Hub, stream: str, group: str) -> RenderableType:
     info = hub.describe_group(stream, group)
     return group_output.group_view(info, _joined(hub, info), time.time_ns() // 1_000_000)
 
