@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 
-from shoal.core.group import Claim, Group, GroupSettings, MemberStatus, ShardState
+from shoal.core.group import Claim, Group, GroupSettings, MemberStatus, Note, ShardState
 from shoal.core.lineage import ancestors
 from shoal.core.model import ShardId, StreamInfo
 
@@ -70,6 +70,21 @@ class GroupInfo:
         """In seconds."""
         return self.settings.timeout_ms / 1000
 
+    @property
+    def lag_s(self) -> float:
+        """How long ago the oldest record that is still to come was appended; 0.0 if there is none."""
+        return max((shard.lag_s for shard in self.shards), default=0.0)
+
+    @property
+    def held(self) -> int:
+        """How many shards a consumer holds."""
+        return sum(shard.owner is not None for shard in self.shards)
+
+    @property
+    def live(self) -> int:
+        """How many shards are not over."""
+        return sum(shard.state is not ShardState.OVER for shard in self.shards)
+
 
 def described(
     group: Group,
@@ -121,6 +136,18 @@ def described(
         lag=sum(shard.lag for shard in shards),
         created_ms=group.created_ms,
     )
+
+
+def joined_ms(history: Iterable[tuple[int, Note]]) -> dict[str, int]:
+    """When each consumer last joined, by name, as far as the history goes back."""
+    return {note.consumer: at_ms for at_ms, note in history if note.kind == "joined" and note.consumer}
+
+
+def changed(old: GroupSettings, new: GroupSettings) -> list[str]:
+    """The names of the settings in which two differ."""
+    return [
+        field.name for field in fields(GroupSettings) if getattr(old, field.name) != getattr(new, field.name)
+    ]
 
 
 def _lag(claim: Claim, stream: StreamInfo) -> int:

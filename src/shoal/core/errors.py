@@ -229,7 +229,8 @@ class ProducerClosed(ShoalError):
 class UnknownGroup(NotFound):
     def __init__(self, *, stream: str, group: str) -> None:
         super().__init__(
-            f"group={group!r}: stream {stream!r} has no such group; create it with create_group()"
+            f"group={group!r}: stream {stream!r} has no such group; create it with create_group() "
+            f"or 'shoal group create {stream} {group}'"
         )
         self.stream, self.group = stream, group
 
@@ -253,7 +254,7 @@ class GroupInUse(ShoalError):
     def __init__(self, *, group: str, consumers: Sequence[str]) -> None:
         super().__init__(
             f"group={group!r}: {len(consumers)} consumers use it ({', '.join(consumers[:5])}); "
-            "stop them, or delete it with force=True"
+            "stop them, or delete it with force=True, on the command line with --force"
         )
         self.group, self.consumers = group, consumers
 

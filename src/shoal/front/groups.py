@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
@@ -13,7 +14,7 @@ from shoal.consumer import CoordinatedMembership, LeasedMembership, Listener, Me
 from shoal.core.checking import is_whole
 from shoal.core.checkpoint import Save
 from shoal.core.describing import GroupInfo
-from shoal.core.errors import InvalidInput
+from shoal.core.errors import InvalidInput, UnknownGroup, UnknownStream
 from shoal.core.group import (
     Coordination,
     Delivery,
@@ -26,7 +27,7 @@ from shoal.core.group import (
 )
 from shoal.core.limits import HISTORY_KEPT
 from shoal.core.lineage import find_shard
-from shoal.core.model import ShardId
+from shoal.core.model import ShardId, StreamName
 from shoal.core.names import checked_name, stream_name
 from shoal.core.positions import Start, StartKind
 from shoal.front.arguments import choice, flag, start_of
@@ -80,6 +81,23 @@ class GroupCalls:
     def list_groups(self, stream: str) -> list[Group]:
         """The groups of a stream by name, with their `.settings`."""
         return list(self._service.groups.list(stream_name(stream)))
+
+    def describe_groups(self, stream: str | None = None) -> list[GroupInfo]:
+        """The groups of a stream, or of all streams, by name, each as of now."""
+        if stream is not None:
+            return self._described(stream_name(stream))
+        found: list[GroupInfo] = []
+        for info in self._service.list_streams(None):
+            with suppress(UnknownStream):  # Deleted since it was listed.
+                found += self._described(info.full_name)
+        return found
+
+    def _described(self, stream: StreamName) -> list[GroupInfo]:
+        found = []
+        for group in self._service.groups.list(stream):
+            with suppress(UnknownGroup):
+                found.append(self._service.groups.describe(stream, group.name))
+        return found
 
     def update_group(
         self,
