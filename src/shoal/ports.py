@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from shoal.core.appending import Offer
 from shoal.core.checkpoint import Save
-from shoal.core.describing import GroupInfo
+from shoal.core.describing import Block, GroupInfo
 from shoal.core.errors import ShoalError
 from shoal.core.events import Forgotten, Letting, Release
 from shoal.core.group import Group, GroupSettings, Member, Note
@@ -250,6 +250,12 @@ class GroupStore(Protocol):
     def add_notes(self, group_id: int, notes: Sequence[Note], now_ms: int) -> None:
         """Add to a group's history."""
 
+    def set_block(self, group_id: int, shard: ShardId, block: Block | None, now_ms: int) -> None:
+        """Keep what an owner says holds its shard up, since when it first said so; None removes it."""
+
+    def blocks(self, group_id: int) -> Mapping[ShardId, Block]:
+        """What was said of each shard."""
+
     def claim_times(self, group_id: int) -> Mapping[ShardId, tuple[int, int | None]]:
         """For people: since when each claim is in its state, and when its checkpoint was last saved."""
 
@@ -381,6 +387,9 @@ class GroupService(Protocol):
 
     def save(self, name: StreamName, group_id: int, saves: Sequence[Save]) -> None:
         """An owner's checkpoints: all, or none and an error."""
+
+    def block(self, group_id: int, shard: ShardId, block: Block | None) -> None:
+        """An owner says what holds its shard up, for people to see; None: nothing any more."""
 
     def retire(self, group_id: int, incarnation: str) -> None:
         """Announce that the member will leave: it gets nothing new, and drains what it has."""
