@@ -69,7 +69,7 @@ def dead_stream(stream: StreamName, group: str) -> StreamName:
 
 
 def kept_for_ever(settings: StreamSettings) -> StreamSettings:
-    """The settings of a stream for what was set aside: nothing of it is lost to the main stream's retention."""
+    """The settings of a stream for what was set aside: the main stream's retention takes none of it."""
     return replace(settings, retention_ms=None, retention_bytes=None)
 
 
