@@ -149,7 +149,7 @@ def hand_overs(url: str, rounds: int) -> tuple[float, float]:
                     hub.append(STREAM, shard, [b"x"])
                 heard = False
                 for pipe in wait([pipe for _, pipe in processes.values()], 0.3):
-                    shard, at_ns = pipe.recv()  # type: ignore[union-attr, call-arg, misc]
+                    shard, at_ns = pipe.recv()  # type: ignore[union-attr, call-arg]
                     found[shard] = at_ns
                     heard = True
                 quiet = 0 if heard else quiet + 1
