@@ -11,7 +11,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
@@ -30,13 +30,14 @@ from shoal.core.errors import (
 )
 from shoal.core.group import Group, default_interval_ms
 from shoal.core.holding import Answered, Holding, Lease
-from shoal.core.lease import Change, LeaseRow, SequenceRow, numbered
+from shoal.core.lease import Change, LeaseRow
 from shoal.core.lease_view import noted
 from shoal.core.leasing import LeasedConsumer, Outcome, Told
+from shoal.core.limits import STEP_TRIES_MAX
 from shoal.core.model import Shard, ShardId, StreamName
 from shoal.core.taking import View
 from shoal.forks import renew_in_child
-from shoal.lease_port import draw, found_instead
+from shoal.lease_port import Tried
 from shoal.ports import Fence, HubService
 
 _log: Final = logging.getLogger("shoal.consumer.leased")
@@ -65,7 +66,8 @@ class LeasedMembership:
         listener: Listener | None = None,
     ) -> None:
         self.name, self.stream, self.group, self.group_id = name, stream, group.name, group.id
-        self._service = service
+        self._service, self._group = service, group
+        self._stream = service.describe_stream(stream)
         leased = service.groups.leased(group)
         self._table, self._key, self._starts = leased.table, leased.key, leased.starts
         self._listener = listener
@@ -134,18 +136,18 @@ class LeasedMembership:
     # --- What it does. ---
 
     def checkpoint(self, positions: Mapping[int, int]) -> None:
-        """Save checkpoints, shard to offset. All are looked at before one is saved."""
-        shards = self._shards()
+        """Save checkpoints, shard to offset: all of them, or none and an error."""
+        shards = self._shards_now(positions)
         with self._changed:
             changes = [
                 self._consumer.checkpoint(shards[number], self._lease(number).epoch, offset)
                 for number, offset in positions.items()
             ]
-        self._carry_out(changes, shards, must=True)
+        self._carry_out(changes, shards, together=True)
 
     def release(self, checkpoints: Mapping[int, int | None]) -> None:
         """Let go of shards, with their last checkpoints. From here on nothing is done under their epochs."""
-        shards = self._shards()
+        shards = self._shards_now(checkpoints)
         changes = []
         with self._changed:
             for number, offset in checkpoints.items():
@@ -160,7 +162,7 @@ class LeasedMembership:
             changes = self._consumer.retire(boot_ms())
             self._is_retired = True
             told = Told(closing=list(self.leases.values()))
-        self._carry_out(changes, self._shards())
+        self._carry_out(changes, self._shards_now())
         self._hear(told)
 
     def leave(self, checkpoints: Mapping[int, int | None] | None = None) -> None:
@@ -172,11 +174,11 @@ class LeasedMembership:
         try:
             if given:
                 self.release(given)
-            view, shards = self._view()
+            view = self._view()
             with self._changed:
                 changes = self._consumer.leave(view, now_ms=boot_ms(), watch_ms=_watch_ms())
                 self._note_change()
-            self._carry_out(changes, shards)
+            self._carry_out(changes, view.shards)
         except NotFound as error:
             _log.info("%s leaves %s, which is gone: %s", self.name, self.group, error)
         finally:
@@ -237,41 +239,42 @@ class LeasedMembership:
         """Put this incarnation in its name's place."""
         for _ in range(_JOIN_TRIES):
             change = consumer.join(self._table.instances(self._key))
-            (outcome,) = self._table.attempt([change])
-            consumer.settle(change, outcome)
-            if outcome is Outcome.DONE:
-                self._record([change], [outcome])
+            (tried,) = self._table.attempt(self._key, [change])
+            consumer.settle(tried.change, tried.outcome, tried.found)
+            if tried.outcome is Outcome.DONE:
+                self._record([tried])
                 return
-            if outcome is Outcome.UNKNOWN:
+            if tried.outcome is Outcome.UNKNOWN:
                 time.sleep(_RETRY_S)
         raise StoreBusy(f"{self.name} could not join {self.group}: others were faster each time", 0.0)
 
-    def _shards(self) -> Sequence[Shard]:
-        return self._service.describe_stream(self.stream).shards
+    def _shards_now(self, concerned: Collection[int] = ()) -> Sequence[Shard]:
+        """The stream's shards: these as of now, the others as of the last split or merge."""
+        wanted = [self._lease(number).shard for number in concerned]
+        self._stream = self._service.refresh_stream(self._stream, wanted)
+        return self._stream.shards
 
-    def _view(self) -> tuple[View, Sequence[Shard]]:
-        """One look: rows first, then the rest, so that every thief is known, and every row's shard."""
-        rows = self._table.list(self._key)
-        instances = self._table.instances(self._key)
-        sequence = self._table.sequence(self._key) or SequenceRow(group=self._key)
-        shards = self._shards()
-        view = View(rows=rows, instances=instances, sequence=sequence, shards=shards, starts=self._starts)
-        return view, shards
+    def _view(self) -> View:
+        """One look: rows first, then the stream, so that every row's shard is known."""
+        rows, instances, sequence = self._table.glance(self._key)
+        shards = self._shards_now()
+        return View(rows=rows, instances=instances, sequence=sequence, shards=shards, starts=self._starts)
 
-    def _carry_out(self, changes: Sequence[Change], shards: Sequence[Shard], *, must: bool = False) -> None:
-        """Try the changes, and what follows from them. `must`: an answer that does not come is an error."""
+    def _carry_out(
+        self, changes: Sequence[Change], shards: Sequence[Shard], *, together: bool = False
+    ) -> None:
+        """Try the changes, and what follows from them. `together`: all or none, and an answer is a must."""
         waiting = list(changes)
-        while waiting:
-            wanting = [change for change in waiting if change.wants_number]
-            numbers = iter(draw(self._table, self._key, len(wanting)) if wanting else ())
-            tried = [numbered(c, next(numbers)) if c.wants_number else c for c in waiting]
-            outcomes = self._table.attempt(tried)
-            waiting = []
-            for change, outcome in zip(tried, outcomes, strict=True):
-                waiting += self._settle(change, outcome, shards)
-            self._record(tried, outcomes)
-            if must and Outcome.UNKNOWN in outcomes:
-                raise StoreUnavailable(f"no answer: {tried[0].kind} may or may not be stored")
+        for _ in range(STEP_TRIES_MAX):
+            tried = self._table.attempt(self._key, waiting, together=together)
+            waiting = [again for one in tried for again in self._settle(one, shards)]
+            self._record(tried)
+            if together and any(one.outcome is Outcome.UNKNOWN for one in tried):
+                raise StoreUnavailable(f"no answer: {tried[0].change.kind} may or may not be stored")
+            if not waiting:
+                break
+        else:
+            raise StoreBusy(f"rows of {self.group} change faster than we can follow", 0.0)
         self._let_go_of_ended(shards)
 
     def _let_go_of_ended(self, shards: Sequence[Shard]) -> None:
@@ -283,9 +286,9 @@ class LeasedMembership:
             self._hear(Told(lost=ended))
             self._carry_out([change for change in changes if change is not None], shards)
 
-    def _record(self, changes: Sequence[Change], outcomes: Sequence[Outcome]) -> None:
+    def _record(self, tried: Sequence[Tried]) -> None:
         """The history, for people: what happened does not depend on it."""
-        done = [c for c, outcome in zip(changes, outcomes, strict=True) if outcome is Outcome.DONE]
+        done = [one.change for one in tried if one.outcome is Outcome.DONE]
         notes = [note for change in done if (note := noted(change, self.name)) is not None]
         if notes:
             try:
@@ -293,12 +296,11 @@ class LeasedMembership:
             except StoreError as error:
                 _log.warning("history of %s: %s", self.group, error)
 
-    def _settle(self, change: Change, outcome: Outcome, shards: Sequence[Shard]) -> list[Change]:
-        found = found_instead(self._table, change) if outcome is Outcome.REFUSED else None
-        row = change.old or change.new
+    def _settle(self, tried: Tried, shards: Sequence[Shard]) -> list[Change]:
+        row = tried.change.row
         about = shards[row.shard] if isinstance(row, LeaseRow) and row.shard < len(shards) else None
         with self._changed:
-            told = self._consumer.settle(change, outcome, found, about)
+            told = self._consumer.settle(tried.change, tried.outcome, tried.found, about)
         self._hear(told)
         return told.changes
 
@@ -349,11 +351,11 @@ class LeasedMembership:
         if isinstance(self._consumer.error, UnknownConsumer):
             self._come_back()
             return
-        self._settings = self._service.groups.find(self.stream, self.group).settings
+        self._settings = self._service.groups.current(self._group).settings
         with self._changed:
             self._consumer.change_settings(self._settings)
             changes = self._consumer.beat(boot_ms(), is_taking=not self._is_retired)
-        self._carry_out(changes, self._shards())
+        self._carry_out(changes, self._stream.shards)
         self._stop.wait(max(0.0, self._consumer.me.interval_ms / 1000 - (time.monotonic() - began)))
 
     def _run_taker(self) -> None:
@@ -365,11 +367,11 @@ class LeasedMembership:
     def _take(self) -> None:
         """One look, and the wait for the next: until the table changes, or a part of an interval."""
         began = time.monotonic()
-        view, shards = self._view()
+        view = self._view()
         with self._changed:
             told = self._consumer.look(view, now_ms=boot_ms(), watch_ms=_watch_ms())
         self._hear(told)
-        self._carry_out(told.changes, shards)
+        self._carry_out(told.changes, view.shards)
         # However much there is to see, looking takes a small part of a core: there may be many of us.
         self._stop.wait(min(1.0, (time.monotonic() - began) * _REST))
         if not self._stop.is_set():

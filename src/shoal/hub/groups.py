@@ -174,6 +174,13 @@ class LocalGroups:
         self._kinds[found.id] = found
         return found
 
+    def current(self, group: Group) -> Group:
+        """See GroupService."""
+        found = self._store.find_group(group.stream_id, group.name)
+        if found is None or found.id != group.id:
+            raise UnknownGroup(stream=str(group.stream_id), group=group.name)
+        return found
+
     def record(self, group_id: int, notes: Sequence[Note]) -> None:
         """See GroupService."""
         self._store.add_notes(group_id, notes, _now_ms())
@@ -261,6 +268,8 @@ class LocalGroups:
         for group in self._store.list_groups(stream.id):
             if group.settings.coordination is Coordination.COORDINATED:
                 self._step(group.id, Sync())
+            else:
+                self._leased.follow(group)
 
     def close(self) -> None:
         """End the watch."""

@@ -48,6 +48,11 @@ class LeasedGroups:
             starts=starts,
         )
 
+    def follow(self, group: Group) -> None:
+        """The stream was split or merged: its consumers look at it."""
+        leased = self.opened(group)
+        leased.table.ring(leased.key)
+
     def viewed(self, group: Group, stream: StreamInfo) -> Group:
         """The group as its rows say."""
         leased = self.opened(group)
