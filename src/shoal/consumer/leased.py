@@ -46,7 +46,7 @@ _RETRY_S: Final = 0.2
 _LEAVE_S: Final = 5.0
 _JOIN_TRIES: Final = 64
 _REST: Final = 4
-"""How much longer than it looks the taker rests."""
+"""How much longer than it works the taker rests."""
 
 
 class LeasedMembership:
@@ -87,6 +87,7 @@ class LeasedMembership:
         self._changed = threading.Condition()
         self._stop = threading.Event()
         self._changes = 0
+        self._taking, self._renewing = threading.RLock(), threading.RLock()
         self._threads = [
             threading.Thread(target=work, name=f"shoal-{what}-{self.name}", daemon=True)
             for what, work in (("renewer", self._run_renewer), ("taker", self._run_taker))
@@ -170,21 +171,27 @@ class LeasedMembership:
         if self._void or self._stop.is_set():
             return
         self._stop.set()
-        given = {s: at for s, at in (checkpoints or {}).items() if ShardId(s) in self._consumer.leases}
         try:
-            if given:
-                self.release(given)
-            view = self._view()
-            with self._changed:
-                changes = self._consumer.leave(view, now_ms=boot_ms(), watch_ms=_watch_ms())
-                self._note_change()
-            self._carry_out(changes, view.shards)
+            # A take that is under way would come in after everything was let go of, and a round that has not
+            # begun does not begin any more.
+            with self._taking, self._renewing:
+                self._leave(checkpoints or {})
         except NotFound as error:
             _log.info("%s leaves %s, which is gone: %s", self.name, self.group, error)
         finally:
             for thread in self._threads:
                 if thread is not threading.current_thread():
                     thread.join(_LEAVE_S)
+
+    def _leave(self, checkpoints: Mapping[int, int | None]) -> None:
+        given = {shard: at for shard, at in checkpoints.items() if ShardId(shard) in self._consumer.leases}
+        if given:
+            self.release(given)
+        view = self._view()
+        with self._changed:
+            changes = self._consumer.leave(view, now_ms=boot_ms(), watch_ms=_watch_ms())
+            self._note_change()
+        self._carry_out(changes, view.shards)
 
     def abandon(self) -> None:
         """Fall silent without a word, as a crash would: what is held comes free after the timeout."""
@@ -323,58 +330,72 @@ class LeasedMembership:
 
     # --- The threads. ---
 
-    def _run(self, work: Callable[[], None]) -> None:
-        while not self._stop.is_set():
+    def _run(
+        self, one_round: Callable[[], float], under: threading.RLock, rest: Callable[[float], object]
+    ) -> None:
+        """Rounds, each under the thread's lock, and the rests between them, until it is over."""
+        while not self._stop.is_set() and not self._is_over:
             try:
-                work()
+                with under:
+                    if self._stop.is_set():
+                        return
+                    rest_s = one_round()
+                rest(rest_s)
             except (NotFound, HubClosed) as error:
                 self._error = error
                 self._void = True
                 with self._changed:
                     self._note_change()
-                return
             except ShoalError as error:
                 # The table may be away. What is held is not acted on past its deadline.
                 _log.warning("%s of %s: %s", self.name, self.group, error)
                 self._stop.wait(_RETRY_S)
-            if self._error is not None:
-                return
-            if isinstance(self._consumer.error, NameTaken) and not self._consumer.leases:
-                return
+
+    @property
+    def _is_over(self) -> bool:
+        """No member any more, and nothing is left to let go of."""
+        is_barred = isinstance(self._consumer.error, NameTaken) and not self._consumer.leases
+        return self._error is not None or is_barred
 
     def _run_renewer(self) -> None:
-        self._run(self._renew)
+        self._run(self._renew, self._renewing, self._stop.wait)
 
-    def _renew(self) -> None:
-        """One round of renewals, and the wait for the next."""
+    def _renew(self) -> float:
+        """One round of renewals; how long until the next."""
         began = time.monotonic()
         if isinstance(self._consumer.error, UnknownConsumer):
             self._come_back()
-            return
+            return 0.0
         self._settings = self._service.groups.current(self._group).settings
         with self._changed:
             self._consumer.change_settings(self._settings)
             changes = self._consumer.beat(boot_ms(), is_taking=not self._is_retired)
         self._carry_out(changes, self._stream.shards)
-        self._stop.wait(max(0.0, self._consumer.me.interval_ms / 1000 - (time.monotonic() - began)))
+        return max(0.0, self._consumer.me.interval_ms / 1000 - (time.monotonic() - began))
 
     def _run_taker(self) -> None:
         try:
-            self._run(self._take)
+            self._run(self._take, self._taking, self._rest_and_wait)
         finally:
             self._table.close()
 
-    def _take(self) -> None:
-        """One look, and the wait for the next: until the table changes, or a part of an interval."""
-        began = time.monotonic()
+    def _take(self) -> float:
+        """One look; how long to rest after it.
+
+        However much there is to see, looking takes a small part of a core: there may be many of us. Only work
+        counts: waiting for another's commit is rest enough.
+        """
+        began = time.thread_time()
         view = self._view()
         with self._changed:
             told = self._consumer.look(view, now_ms=boot_ms(), watch_ms=_watch_ms())
         self._hear(told)
         self._carry_out(told.changes, view.shards)
-        # However much there is to see, looking takes a small part of a core: there may be many of us.
-        self._stop.wait(min(1.0, (time.monotonic() - began) * _REST))
-        if not self._stop.is_set():
+        return min(1.0, (time.thread_time() - began) * _REST)
+
+    def _rest_and_wait(self, rest_s: float) -> None:
+        """Until the table changes, or a part of an interval has passed."""
+        if not self._stop.wait(rest_s):
             self._table.wait(self._key, min(1.0, self._consumer.me.interval_ms / 4000))
 
 

@@ -83,6 +83,17 @@ class OwnershipContract(HubSuite):
             assert {bert.leases[ShardId(shard)].checkpoint for shard in held["anna"]} == {4}
             assert [member.name for member in hub.describe_group(stream, "billing").members] == ["bert"]
 
+    def test_one_that_leaves_while_it_is_still_taking_leaves_nothing_behind(
+        self, hub: Hub, stream: str
+    ) -> None:
+        for pause_s in (0.0, 0.005, 0.01, 0.02, 0.04):
+            anna = hub.join_group(stream, "billing", "anna")
+            anna.wait(10**9, pause_s)
+            anna.leave()
+            info = hub.describe_group(stream, "billing")
+            assert {shard.owner for shard in info.shards} == {None}
+            assert info.state == "empty"
+
     def test_one_that_retires_drains_while_the_next_ones_wait_for_each_shard(
         self, hub: Hub, stream: str
     ) -> None:
