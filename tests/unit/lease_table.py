@@ -16,7 +16,7 @@ from shoal.core.lease import (
 )
 from shoal.core.leasing import LeasedConsumer, Outcome, Told
 from shoal.core.model import Shard, ShardId
-from shoal.core.resharding import first_shards
+from shoal.core.resharding import first_shards, split
 from shoal.core.taking import View
 from shoal.lease_port import LeaseTable, draw
 
@@ -292,3 +292,26 @@ def instance(name: str, incarnation: str | None = None) -> InstanceRow:
         timeout_ms=TIMEOUT_MS,
         interval_ms=INTERVAL_MS,
     )
+
+
+def grown() -> tuple[MemoryTable, tuple[Shard, ...], Desk, list[LeaseRow]]:
+    """Three generations, of which the first two are consumed; and every row that there ever was."""
+    table = MemoryTable()
+    shards: tuple[Shard, ...] = filled(1)
+    foo = Desk(table, "foo")
+    foo.join()
+    foo.look(shards, 0)
+    for now_ms in (1, 2):
+        last = [shard for shard in shards if shard.is_open]
+        shards = split(shards, last[0], None, now_ms)
+        shards = tuple(replace(shard, next_offset=10) if shard.is_open else shard for shard in shards)
+        for shard in foo.held:
+            if not shards[shard].is_open:
+                foo.release(shards[shard], 10)
+        for _ in range(3):
+            foo.look(shards, now_ms)
+    for shard in foo.held:
+        foo.save(shards[shard], 5)
+    for _ in range(3):
+        foo.look(shards, 3)
+    return table, shards, foo, [new for _, new in table.history if isinstance(new, LeaseRow)]

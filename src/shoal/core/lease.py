@@ -164,6 +164,10 @@ class ChangeKind(StrEnum):
     CLEAN = "cleaned"
     RENEW = "renewed"
     SAVE = "saved"
+    REWIND = "rewound"
+    """A forced checkpoint, by whoever asks for it."""
+    LINK = "linked"
+    """Before a parent's row is made again."""
     RELEASE = "released"
 
 

@@ -100,4 +100,6 @@ def _name(incarnation: str | None) -> str:
     return (incarnation or "").rpartition(".")[0]
 
 
-_UNTOLD: Final = frozenset({ChangeKind.BEAT, ChangeKind.WATCH, ChangeKind.RENEW, ChangeKind.SAVE})
+_UNTOLD: Final = frozenset(
+    {ChangeKind.BEAT, ChangeKind.WATCH, ChangeKind.RENEW, ChangeKind.SAVE, ChangeKind.LINK}
+)

@@ -29,6 +29,8 @@ from shoal.store.sql.prepared import PreparedSelect, PreparedWrite
 
 _BREATH_S: Final = 0.01
 """The shortest time between two looks."""
+_NO_NEWS: Final = -1
+"""Of a group that nobody has joined yet."""
 
 
 class SQLLeaseTable:
@@ -53,7 +55,7 @@ class SQLLeaseTable:
             )
         )
         self._known: dict[int, LeaseRow] = {}
-        self._news = -1
+        self._news = _NO_NEWS
         self._with_sequence: set[str] = set()
         self._hints: Hints | None = None
         with database.write() as connection, database.dialect.migration_lock(connection):
@@ -89,10 +91,10 @@ class SQLLeaseTable:
         with self._database.read() as connection:
             leases = self._all_leases(connection, group)
             instances = [self._instances.to_row(row) for row in self._instances.columns(connection, group)]
-            sequence = self._sequences.find(connection, {"consume_group": group})
-            news = self._load_news(connection, group)
-        self._news = news
-        return Glance(leases, instances, sequence or SequenceRow(group=group))
+            sequences = self._sequences.columns(connection, group)
+        self._news = sequences[0].news if sequences else _NO_NEWS
+        sequence = self._sequences.to_row(sequences[0]) if sequences else SequenceRow(group=group)
+        return Glance(leases, instances, sequence)
 
     def _all_leases(self, connection: Connection, group: str) -> Sequence[LeaseRow]:
         """Most rows are as they were at the last look: (born, revision) names one state for ever."""
@@ -254,11 +256,8 @@ class SQLLeaseTable:
 
     def _is_news(self, group: str) -> bool:
         with self._database.read() as connection:
-            return self._load_news(connection, group) != self._news
-
-    def _load_news(self, connection: Connection, group: str) -> int:
-        found = self._find_news.rows(connection, {"of_group": group})
-        return int(found[0].news) if found else 0
+            found = self._find_news.rows(connection, {"of_group": group})
+        return (found[0].news if found else _NO_NEWS) != self._news
 
     def close(self) -> None:
         """Give the waiting connection back."""
