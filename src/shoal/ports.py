@@ -352,9 +352,6 @@ class GroupService(Protocol):
     def find(self, name: StreamName, group: str) -> Group:
         """The group without members and claims, or UnknownGroup."""
 
-    def current(self, group: Group) -> Group:
-        """The same group as it is now, without members and claims, or UnknownGroup."""
-
     def record(self, group_id: int, notes: Sequence[Note]) -> None:
         """Add to the history of a leased group, whose consumers know what happened."""
 

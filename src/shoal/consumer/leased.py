@@ -27,6 +27,7 @@ from shoal.core.errors import (
     StoreError,
     StoreUnavailable,
     UnknownConsumer,
+    UnknownGroup,
 )
 from shoal.core.group import Group, default_interval_ms
 from shoal.core.holding import Answered, Holding, Lease
@@ -66,7 +67,7 @@ class LeasedMembership:
         listener: Listener | None = None,
     ) -> None:
         self.name, self.stream, self.group, self.group_id = name, stream, group.name, group.id
-        self._service, self._group = service, group
+        self._service = service
         self._stream = service.describe_stream(stream)
         leased = service.groups.leased(group)
         self._table, self._key, self._starts = leased.table, leased.key, leased.starts
@@ -366,9 +367,12 @@ class LeasedMembership:
         if isinstance(self._consumer.error, UnknownConsumer):
             self._come_back()
             return 0.0
-        self._settings = self._service.groups.current(self._group).settings
+        group = self._service.groups.find(self.stream, self.group)
+        if group.id != self.group_id:  # Deleted, and made again.
+            raise UnknownGroup(stream=str(self.stream), group=self.group)
+        self._settings = group.settings
         with self._changed:
-            self._consumer.change_settings(self._settings)
+            self._consumer.change_settings(group.settings)
             changes = self._consumer.beat(boot_ms(), is_taking=not self._is_retired)
         self._carry_out(changes, self._stream.shards)
         return max(0.0, self._consumer.me.interval_ms / 1000 - (time.monotonic() - began))

@@ -174,13 +174,6 @@ class LocalGroups:
         self._kinds[found.id] = found
         return found
 
-    def current(self, group: Group) -> Group:
-        """See GroupService."""
-        found = self._store.find_group(group.stream_id, group.name)
-        if found is None or found.id != group.id:
-            raise UnknownGroup(stream=str(group.stream_id), group=group.name)
-        return found
-
     def record(self, group_id: int, notes: Sequence[Note]) -> None:
         """See GroupService."""
         self._store.add_notes(group_id, notes, _now_ms())
