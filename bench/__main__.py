@@ -210,12 +210,7 @@ def _groups(report: Report, folder: Path, _: Chunk, less: int) -> None:
     """Balance, hand-over and heartbeats of groups."""
     for line in balancing.lines():
         report.add("groups", line)
-    with ExitStack() as opened:
-
-        def new_hub() -> shoal.Hub:
-            return opened.enter_context(shoal.connect(f"sqlite:///{folder}/groups.db"))
-
-        took = groups.changes(new_hub(), new_hub, rounds=max(3, 20 // less))
+    took = groups.changes(f"sqlite:///{folder}/groups.db", rounds=max(3, 20 // less))
     for what, (p50, p99) in took.items():
         report.add(
             "groups",

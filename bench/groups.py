@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection as Pipe
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 
 import shoal
 from shoal.consumer import Membership
 from shoal.core.events import Letting
+from shoal.core.holding import Answered, Lease
 from shoal.core.membership import Beat
 from shoal.core.model import ShardId
 from shoal.core.names import stream_name
@@ -18,6 +23,7 @@ from shoal.ports import Newcomer
 
 CONSUMERS = 10
 SHARDS = 100
+STREAM, GROUP = "moves", "billing"
 
 
 class Beater:
@@ -91,97 +97,146 @@ def heartbeats(hubs: Sequence[shoal.Hub], shards: int, members: int, seconds: fl
 
 
 class Crowd:
-    """Consumers that hand over at once whatever they are asked for, each with a hub of its own."""
+    """Consumers in processes of their own, which hand over at once whatever they are asked for.
 
-    def __init__(self, new_hub: Callable[[], shoal.Hub], stream: str) -> None:
-        self._new_hub = new_hub
-        self._stream = stream
-        self._hubs: list[shoal.Hub] = []
-        self.members: dict[str, Membership] = {}
-        self._knows_s: dict[str, float] = {}
+    They tell what they hold whenever it changes, with the time on a clock that all processes share.
+    """
 
-    def connect(self) -> shoal.Hub:
-        """A hub for one more consumer: opened before anything is measured."""
-        self._hubs.append(self._new_hub())
-        return self._hubs[-1]
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._processes: dict[str, tuple[BaseProcess, Pipe]] = {}
+        self._held: dict[str, list[Lease]] = {}
+        self._knows_ns: dict[str, int] = {}
+        self._called_ns = 0
 
-    def join(self, hub: shoal.Hub, name: str) -> None:
+    def connect(self, name: str) -> None:
+        """A process with a hub, for one more consumer: ready before anything is measured."""
+        here, there = multiprocessing.Pipe()
+        process = multiprocessing.get_context("spawn").Process(
+            target=_consume, args=(self._url, name, there), daemon=True
+        )
+        process.start()
+        there.close()
+        self._processes[name] = (process, here)
+        assert here.recv() == "ready"
+
+    def join(self, name: str) -> None:
         """One more consumer."""
+        self._held[name] = []
+        self._order(name, "join")
 
-        def drain(outcome: object) -> None:
-            self._knows_s[name] = time.perf_counter()
-            asked = [lease.shard for lease in outcome.closing]  # type: ignore[attr-defined]
-            member = self.members.get(name)
-            if asked and member is not None:
-                member.release({shard: None for shard in asked if shard in member.leases})
+    def leave(self, name: str) -> None:
+        """One goes, and its process with it."""
+        self._order(name, "leave")
+        del self._held[name]
+        self._knows_ns.pop(name, None)
+        process, pipe = self._processes.pop(name)
+        pipe.close()
+        process.join(10)
 
-        self.members[name] = hub.join_group(self._stream, "billing", name, listener=drain)
+    def _order(self, name: str, what: str) -> None:
+        """Have it done. What others tell meanwhile waits in their pipes."""
+        pipe = self._processes[name][1]
+        pipe.send(what)
+        while True:
+            heard = pipe.recv()
+            if isinstance(heard, int):
+                self._called_ns = heard
+                return
+            self._hear(name, heard)
 
-    def settled(self, hub: shoal.Hub, began: float) -> float:
-        """Wait until nothing moves, and everyone knows; seconds from `began` to the last one knowing.
+    def _hear(self, name: str, heard: tuple[int, list[Lease]]) -> None:
+        self._knows_ns[name], self._held[name] = heard
+
+    def settled(self, hub: shoal.Hub, since_ns: int | None = None) -> float:
+        """Wait until nothing moves, and everyone knows; ms from the call to the last one knowing.
 
         The hub is asked only once the consumers themselves believe that it is over: asking costs, too.
         """
-        deadline = time.perf_counter() + 30
-        while time.perf_counter() < deadline:
-            leases = [lease for member in self.members.values() for lease in member.leases.values()]
-            counts = [len(member.leases) for member in self.members.values()]
-            quiet_s = time.perf_counter() - max([*self._knows_s.values(), began])
-            if all(lease.is_wanted for lease in leases) and max(counts) - min(counts) <= 1 and quiet_s > 0.05:
-                info = hub.describe_group(self._stream, "billing")
-                held = {(shard.id, shard.epoch) for shard in info.shards if shard.owner is not None}
-                if info.state == "stable" and held == {(lease.shard, lease.epoch) for lease in leases}:
-                    return max([*self._knows_s.values(), began]) - began
-            time.sleep(0.005)
+        since_ns = since_ns or self._called_ns
+        names = {pipe: name for name, (_, pipe) in self._processes.items()}
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            heard = wait(list(names), 0.1)
+            for pipe, name in names.items():
+                if pipe in heard:
+                    self._hear(name, pipe.recv())
+            if not heard and self._is_settled(hub):
+                return (max([*self._knows_ns.values(), since_ns]) - since_ns) / 1e6
         raise TimeoutError("the group did not settle within 30 s")
 
-    def leave(self, name: str) -> None:
-        """One goes, and its hub with it once it has left."""
-        self.members.pop(name).leave()
-        self._knows_s.pop(name, None)
-
-    def disconnect(self, hub: shoal.Hub) -> None:
-        """A hub that nobody uses any more."""
-        self._hubs.remove(hub)
-        hub.close()
+    def _is_settled(self, hub: shoal.Hub) -> bool:
+        leases = [lease for held in self._held.values() for lease in held]
+        counts = [len(held) for held in self._held.values()]
+        if not all(lease.is_wanted for lease in leases) or max(counts) - min(counts) > 1:
+            return False
+        info = hub.describe_group(STREAM, GROUP)
+        held = {(shard.id, shard.epoch) for shard in info.shards if shard.owner is not None}
+        return info.state == "stable" and held == {(lease.shard, lease.epoch) for lease in leases}
 
     def close(self) -> None:
-        """All go."""
-        for hub in self._hubs:
-            hub.close()
+        """All end, without a word."""
+        for process, pipe in self._processes.values():
+            pipe.close()
+            process.join(10)
 
 
-def changes(hub: shoal.Hub, new_hub: Callable[[], shoal.Hub], rounds: int) -> dict[str, tuple[float, float]]:
+def _consume(url: str, name: str, pipe: Pipe) -> None:
+    """A consumer's process. It does as it is told until nobody tells it any more."""
+    joined = threading.Event()
+    members: list[Membership] = []
+
+    def heard(outcome: Answered) -> None:
+        now_ns = time.monotonic_ns()
+        joined.wait(10)
+        (member,) = members
+        asked = [lease.shard for lease in outcome.closing]
+        if asked:
+            member.release({shard: None for shard in asked if shard in member.leases})
+        pipe.send((now_ns, list(member.leases.values())))
+
+    with shoal.connect(url) as hub, suppress(EOFError, OSError):
+        pipe.send("ready")
+        while True:
+            what = pipe.recv()
+            called_ns = time.monotonic_ns()
+            if what == "join":
+                members.append(hub.join_group(STREAM, GROUP, name, listener=heard))
+                joined.set()
+            else:
+                members[0].leave()
+            pipe.send(called_ns)
+
+
+def changes(url: str, rounds: int) -> dict[str, tuple[float, float]]:
     """p50 and p99 in ms, from the call to the last affected consumer knowing: joins, leaves, splits."""
-    stream = "moves"
-    hub.create_stream(stream, shards=SHARDS)
-    hub.create_group(stream, "billing")
-    crowd = Crowd(new_hub, stream)
-    took: dict[str, list[float]] = {"join": [], "leave": [], "split": []}
-    try:
-        for i in range(CONSUMERS - 1):
-            crowd.join(crowd.connect(), f"c{i}")
-        crowd.settled(hub, time.perf_counter())
-        for i in range(rounds):
-            extra = crowd.connect()
-            crowd.settled(hub, time.perf_counter())
-            for what, act in (
-                ("join", partial(crowd.join, extra, f"extra-{i}")),
-                ("split", lambda: hub.split_shard(stream, _middle(hub, stream))),
-                ("leave", partial(crowd.leave, f"extra-{i}")),
-            ):
-                began = time.perf_counter()
-                act()
-                took[what].append(crowd.settled(hub, began) * 1000)
-            crowd.disconnect(extra)
-    finally:
-        crowd.close()
+    took: dict[str, list[float]] = {"join": [], "split": [], "leave": []}
+    with shoal.connect(url) as hub:
+        hub.create_stream(STREAM, shards=SHARDS)
+        hub.create_group(STREAM, GROUP)
+        crowd = Crowd(url)
+        try:
+            for i in range(CONSUMERS - 1):
+                crowd.connect(f"c{i}")
+                crowd.join(f"c{i}")
+            crowd.settled(hub)
+            for i in range(rounds):
+                crowd.connect(f"extra-{i}")
+                crowd.join(f"extra-{i}")
+                took["join"].append(crowd.settled(hub))
+                began_ns = time.monotonic_ns()
+                hub.split_shard(STREAM, _widest(hub))
+                took["split"].append(crowd.settled(hub, began_ns))
+                crowd.leave(f"extra-{i}")
+                took["leave"].append(crowd.settled(hub))
+        finally:
+            crowd.close()
     return {what: _percentiles(times) for what, times in took.items()}
 
 
-def _middle(hub: shoal.Hub, stream: str) -> int:
+def _widest(hub: shoal.Hub) -> int:
     """The widest open shard."""
-    shards: Sequence[shoal.Shard] = hub.describe_stream(stream).open_shards
+    shards: Sequence[shoal.Shard] = hub.describe_stream(STREAM).open_shards
     return max(shards, key=lambda shard: shard.end - shard.begin).id
 
 

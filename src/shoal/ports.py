@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from shoal.core.appending import Offer
 from shoal.core.checkpoint import Save
-from shoal.core.describing import GroupInfo
+from shoal.core.describing import Block, GroupInfo
 from shoal.core.errors import ShoalError
 from shoal.core.events import Forgotten, Letting, Release
 from shoal.core.group import Group, GroupSettings, Member, Note
@@ -215,7 +215,7 @@ class GroupStore(Protocol):
     def list_groups(self, stream_id: int) -> list[Group]:
         """The groups of a stream by name, without members and claims."""
 
-    def find_group(self, stream_id: int, name: str) -> Group | None:
+    def find_group(self, stream: StreamName, name: str) -> Group | None:
         """A group without its members and claims."""
 
     def load_group(self, group_id: int) -> tuple[Group, StreamInfo] | None:
@@ -254,8 +254,27 @@ class GroupStore(Protocol):
     def add_notes(self, group_id: int, notes: Sequence[Note], now_ms: int) -> None:
         """Add to a group's history."""
 
+    def set_block(self, group_id: int, shard: ShardId, block: Block | None, now_ms: int) -> None:
+        """Keep what an owner says holds its shard up, since when it first said so; None removes it."""
+
+    def blocks(self, group_id: int) -> Mapping[ShardId, Block]:
+        """What was said of each shard."""
+
     def claim_times(self, group_id: int) -> Mapping[ShardId, tuple[int, int | None]]:
         """For people: since when each claim is in its state, and when its checkpoint was last saved."""
+
+
+class Following(Protocol):
+    """Several places that are waited for at once, without a thread. For one user."""
+
+    def add(self, place: Place, beyond: int) -> None:
+        """Be told when the place may be past `beyond`, or is over; perhaps at once, perhaps for nothing."""
+
+    def drop(self, place: Place) -> None:
+        """Not any more."""
+
+    def close(self) -> None:
+        """None of them."""
 
 
 class ChangeSignal(Protocol):
@@ -263,6 +282,9 @@ class ChangeSignal(Protocol):
 
     def wait(self, place: Place, beyond: int, timeout_s: float) -> None:
         """Return when the place may be past `beyond` or is over, or after the timeout; or for nothing."""
+
+    def follow(self, moved: Callable[[Place], None]) -> Following:
+        """Wait at several places. `moved` is called from other threads, and must not wait for anything."""
 
     def ring(self, places: Sequence[tuple[Place, int]]) -> None:
         """Tell waiters in this process how far places have come."""
@@ -370,6 +392,9 @@ class GroupService(Protocol):
     def save(self, name: StreamName, group_id: int, saves: Sequence[Save]) -> None:
         """An owner's checkpoints: all, or none and an error."""
 
+    def block(self, group_id: int, shard: ShardId, block: Block | None) -> None:
+        """An owner says what holds its shard up, for people to see; None: nothing any more."""
+
     def retire(self, group_id: int, incarnation: str) -> None:
         """Announce that the member will leave: it gets nothing new, and drains what it has."""
 
@@ -407,6 +432,9 @@ class HubService(Protocol):
     def read(
         self, name: StreamName, shard: int, offset: int, limits: ReadLimits, fence: Fence | None = None
     ) -> Batch: ...
+    def follow(self, moved: Callable[[Place], None]) -> Following:
+        """Wait for records of several shards; see ChangeSignal."""
+
     def offset_at(self, name: StreamName, shard: int, timestamp_ms: int) -> int: ...
     def stats(self, name: StreamName) -> StreamStats: ...
     def enforce_retention(self, name: StreamName | None) -> list[Trimmed]: ...

@@ -2,7 +2,6 @@
 
 import base64
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,34 +11,7 @@ from typer.testing import CliRunner, Result
 
 import shoal
 from shoal.cli import app
-
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run(sqlite_url: str) -> Run:
-    """Runs a command on a hub of the test's own, and demands the exit code."""
-
-    def run_command(*words: str, exits: int = 0, given: str | bytes | None = None) -> Result:
-        result = CliRunner().invoke(app, list(words), input=given, env={"SHOAL_HUB": sqlite_url})
-        assert result.exit_code == exits, (words, result.output, result.exception)
-        assert "Traceback" not in result.output
-        if exits not in (0, 1):
-            assert result.stderr.startswith("error: ")
-            assert result.stderr.count("\n") == 1
-        return result
-
-    return run_command
-
-
-@pytest.fixture
-def hub(sqlite_url: str) -> Iterator[shoal.Hub]:
-    with shoal.connect(sqlite_url) as opened:
-        yield opened
-
-
-def json_of(result: Result) -> Any:
-    return json.loads(result.stdout)
+from tests.scenario.programs import Run, json_of
 
 
 def tailed(result: Result) -> list[dict[str, Any]]:

@@ -8,56 +8,20 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 import pytest
 
 import shoal
+from tests.scenario.programs import PROGRAM, Start, finish
 
 ROOT: Final = Path(__file__).parents[2]
-PROGRAM: Final = str(Path(sys.executable).with_name("shoal"))
 
 
 @pytest.fixture(autouse=True)
 def _hub_of_the_test(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOAL_HUB", sqlite_url)
-
-
-@pytest.fixture
-def hub(sqlite_url: str) -> Iterator[shoal.Hub]:
-    with shoal.connect(sqlite_url) as opened:
-        yield opened
-
-
-Start = Callable[..., subprocess.Popen[bytes]]
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Starts the program. Whatever a failed test leaves running is ended, and its pipes are closed."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start_program(*words: str, given: IO[bytes] | int | None = None) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            [PROGRAM, *words], stdin=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        started.append(process)
-        return process
-
-    yield start_program
-    for process in started:
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
-
-
-def finish(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
-    out, err = process.communicate(timeout=60)
-    return process.returncode, out, err
 
 
 def test_a_hundred_thousand_lines_go_in_and_come_out_in_order(

@@ -9,8 +9,12 @@ from shoal.cli.values import (
     AtTime,
     Earliest,
     Latest,
+    parse_bound,
     parse_duration,
+    parse_offsets,
+    parse_position,
     parse_schema,
+    parse_seconds,
     parse_size,
     parse_start,
 )
@@ -83,3 +87,44 @@ def test_a_time_without_a_zone_is_local() -> None:
 def test_a_start_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="from="):
         parse_start(text, NOW)
+
+
+# --- Seconds, and where a group goes on. ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"), [("30s", 30), ("5m", 300), ("1h", 3600), ("500ms", 0.5), ("20", 20), (" 1.5 ", 1.5)]
+)
+def test_seconds_need_no_unit(text: str, wanted: float) -> None:
+    assert parse_seconds("timeout", text) == wanted
+    assert parse_bound("timeout", text) == wanted
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1", "1e3", "nan", "5 minutes"])
+def test_seconds_that_are_none_are_refused_with_their_field(text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"timeout=.*such as 500ms, 30s"):
+        parse_seconds("timeout", text)
+
+
+def test_a_bound_may_be_none() -> None:
+    assert parse_bound("handover_timeout", "none") is None
+
+
+def test_a_position_is_a_word_a_time_or_offsets_by_shard() -> None:
+    assert parse_position("to", ["latest"], NOW) == "latest"
+    assert parse_position("to", ["2026-01-31T08:00Z"], NOW) == datetime(2026, 1, 31, 8, tzinfo=UTC)
+    assert parse_position("to", ["10m"], NOW) == NOW - timedelta(minutes=10)
+    assert parse_position("to", ["3=120"], NOW) == {3: 120}
+    assert parse_position("to", ["3=120", " 0 = 7 "], NOW) == {3: 120, 0: 7}
+
+
+@pytest.mark.parametrize("text", ["", "42", "yesterday", "3=", "=4", "3=-1", "a=1", "999999999999999w"])
+def test_a_position_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="to="):
+        parse_position("to", [text], NOW)
+
+
+@pytest.mark.parametrize("words", [["3"], ["3=1", "3=2"], ["3=1", "latest"]])
+def test_offsets_that_are_none_are_refused(words: list[str]) -> None:
+    with pytest.raises(InvalidInput, match="shard="):
+        parse_offsets("shard", words)

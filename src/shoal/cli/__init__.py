@@ -1,14 +1,15 @@
-"""The `shoal` command: streams, producing, tailing and a demo, over any hub.
+"""The `shoal` command: streams, groups, producing, tailing and a demo, over any hub.
 
 A thin edge: it turns words into calls of `shoal.connect`'s hub and answers into tables or JSON. It has no
-rules about streams or shards; what is refused is refused by the hub, and this edge says so in one line.
+rules about streams, shards or groups; what is refused is refused by the hub, and this edge says so in one
+line.
 
 Exit codes, the same for every command (the table from errors to codes is in `exits.py`):
 
     0    done
     1    unexpected failure, a check of the demo that failed, or a question answered with no
     2    usage: an unknown option, a missing argument, a number that is none
-    3    not found: stream, shard, project, offset
+    3    not found: stream, shard, project, group, offset
     4    already exists, or in conflict with someone else's change
     5    the store is unavailable, busy or full: the same command may succeed later
     6    invalid input: a name, a value, a line or a URL that is not accepted
@@ -27,6 +28,7 @@ import typer
 from shoal import __version__
 from shoal.cli.demo import demo as demo_command
 from shoal.cli.exits import EdgeGroup
+from shoal.cli.group import groups
 from shoal.cli.options import DEFAULT_HUB
 from shoal.cli.produce import produce as produce_command
 from shoal.cli.stream import streams
@@ -42,6 +44,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(streams, name="stream")
+app.add_typer(groups, name="group")
 app.command()(produce_command)
 app.command()(tail_command)
 app.command()(demo_command)
@@ -55,7 +58,7 @@ Exit codes:
   0    done
   1    unexpected failure, or a question answered with no
   2    usage: an unknown option, a missing argument
-  3    not found: stream, shard, project, offset
+  3    not found: stream, shard, project, group, offset
   4    already exists, or in conflict with another change
   5    store unavailable, busy or full: try again later
   6    invalid input: a name, value, line or URL

@@ -21,6 +21,18 @@ HubUrl = Annotated[
 StreamArgument = Annotated[
     str, typer.Argument(metavar="STREAM", help="A stream: NAME, or PROJECT/NAME.", show_default=False)
 ]
+GroupArgument = Annotated[
+    str, typer.Argument(metavar="GROUP", help="A group of that stream.", show_default=False)
+]
+LeasesUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--leases",
+        envvar="SHOAL_LEASES",
+        metavar="URL",
+        help="The database of leased groups' tables, if it is not the hub's: as in connect(leases=…).",
+    ),
+]
 ShardArgument = Annotated[
     int, typer.Argument(metavar="SHARD", help="The number of a shard.", show_default=False)
 ]

@@ -194,6 +194,21 @@ def bytes_text(count: float) -> str:
     return f"{count:,.1f} TB"
 
 
+def age(milliseconds: int) -> str:
+    """A duration in the largest unit that leaves no rest, as options take it."""
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
+        if milliseconds % size == 0:
+            return f"{milliseconds // size:,}{unit}"
+    return f"{milliseconds:,}ms"
+
+
+def printable(text: str) -> str:
+    """Text in which nothing acts on the terminal, and no tab or line break is taken for one of ours."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def share(shard: Shard) -> float:
     """The part of the ring that a shard owns, or owned."""
     return (shard.end - shard.begin) / RING_SIZE
@@ -230,17 +245,10 @@ def _retention(info: StreamInfo) -> str:
     settings = info.settings
     kept = []
     if settings.retention_ms is not None:
-        kept.append(_age(settings.retention_ms))
+        kept.append(age(settings.retention_ms))
     if settings.retention_bytes is not None:
         kept.append(bytes_text(settings.retention_bytes))
     return ", ".join(kept) or "for ever"
-
-
-def _age(milliseconds: int) -> str:
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
-        if milliseconds % size == 0:
-            return f"{milliseconds // size:,}{unit}"
-    return f"{milliseconds:,}ms"
 
 
 def plain_table(*headings: str, show_footer: bool = False) -> Table:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
 from shoal import connect
 from shoal.cli import output
+from shoal.cli.asking import Yes, confirm
 from shoal.cli.options import DEFAULT_HUB, AsJson, HubUrl, ShardArgument, StreamArgument
 from shoal.cli.values import parse_duration, parse_schema, parse_size
 from shoal.core.model import Compression, KeyHash
@@ -160,24 +160,20 @@ def delete(
     stream: StreamArgument,
     *,
     hub: HubUrl = DEFAULT_HUB,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     json: AsJson = False,
 ) -> None:
     """Remove a stream and all its records. Asks first; where nobody can be asked, --yes is needed."""
     with connect(hub) as opened:
         stats = opened.stats(stream)
         if not yes:
-            _confirm(f"Delete stream {stats.stream} with {stats.records:,} records for good?")
+            confirm(
+                f"Delete stream {stats.stream} with {stats.records:,} records for good?",
+                act="deleting",
+                undone="nothing was deleted",
+            )
         opened.delete_stream(stream)
     if json:
         output.print_json({"stream": str(stats.stream), "deleted": True, "records": stats.records})
     else:
         typer.echo(f"deleted stream {stats.stream} with {stats.records:,} records")
-
-
-def _confirm(question: str) -> None:
-    if not sys.stdin.isatty():
-        raise typer.BadParameter("deleting needs --yes where nobody can be asked", param_hint="--yes")
-    if not typer.confirm(question, err=True):
-        output.note("nothing was deleted")
-        raise typer.Exit(1)

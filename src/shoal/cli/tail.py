@@ -104,11 +104,7 @@ def _value_bytes(value: Any) -> bytes:
 
 
 def _shown(data: bytes) -> str:
-    """Text in which nothing acts on the terminal, and no tab or line break is taken for one of ours."""
-    text = data.decode("utf-8", "backslashreplace")
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return output.printable(data.decode("utf-8", "backslashreplace"))
 
 
 # --- Lines for machines. ----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Words of the command line as values: `7d`, `10GB`, `amount:int64`, `latest`. Parses; acts on nothing.
+"""Words of the command line as values: `7d`, `10GB`, `amount:int64`, `latest`, `3=120`. Parses; acts not.
 
 What cannot be read is InvalidInput, with the field and an example that works.
 """
@@ -6,6 +6,7 @@ What cannot be read is InvalidInput, with the field and an example that works.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -14,6 +15,8 @@ from shoal.core.errors import InvalidInput
 
 _NUMBER: Final = r"(\d{1,15}(?:\.\d{1,6})?)"
 _DURATION: Final = re.compile(_NUMBER + r"\s*(ms|s|m|h|d|w)")
+_BARE: Final = re.compile(_NUMBER)
+_OFFSET: Final = re.compile(r"(\d{1,9})\s*=\s*(\d{1,18})")
 _SIZE: Final = re.compile(_NUMBER + r"\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _PREFIXES: Final = ("", "k", "m", "g", "t")
@@ -28,6 +31,21 @@ def parse_duration(field: str, text: str) -> timedelta:
         return timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
     except OverflowError as error:
         raise InvalidInput(field, text, "longer than any time we can count") from error
+
+
+def parse_seconds(field: str, text: str) -> float:
+    """`30s`, `5m`, `1h`; a bare number is seconds."""
+    word = text.strip()
+    if _BARE.fullmatch(word):
+        return float(word)
+    if not _DURATION.fullmatch(word):
+        raise InvalidInput(field, text, "seconds, or a number with a unit, such as 500ms, 30s, 5m or 1h")
+    return parse_duration(field, word).total_seconds()
+
+
+def parse_bound(field: str, text: str) -> float | None:
+    """Seconds, as above, or `none` for no bound at all."""
+    return None if text.strip().lower() == "none" else parse_seconds(field, text)
 
 
 def parse_size(field: str, text: str) -> int:
@@ -82,7 +100,7 @@ class AtTime:
 Start = Earliest | Latest | AtOffset | AtTime
 
 
-def parse_start(text: str, now: datetime) -> Start:
+def parse_start(text: str, now: datetime, field: str = "from") -> Start:
     """`earliest`, `latest`, an offset, a time in ISO form, or a time ago such as `10m`."""
     word = text.strip()
     if word == "earliest":
@@ -91,18 +109,59 @@ def parse_start(text: str, now: datetime) -> Start:
         return Latest()
     if re.fullmatch(r"\d{1,18}", word):
         return AtOffset(int(word))
+    time = _time(field, word, now)
+    if time is None:
+        raise InvalidInput(field, text, f"earliest, latest, an offset, {_TIMES}")
+    return AtTime(time)
+
+
+# --- Where a group goes on. -------------------------------------------------------------------------
+
+
+Position = str | datetime | dict[int, int]
+"""As the hub takes it: a word, a time, or offsets by shard."""
+
+
+def parse_position(field: str, words: Sequence[str], now: datetime) -> Position:
+    """`earliest`, `latest`, a time or a time ago; or an offset for each shard that is named, as `3=120`."""
+    if len(words) > 1 or any("=" in word for word in words):
+        return parse_offsets(field, words)
+    word = "".join(words).strip()
+    if word in ("earliest", "latest"):
+        return word
+    time = _time(field, word, now)
+    if time is None:
+        raise InvalidInput(field, word, f"earliest, latest, {_TIMES}, or shards with offsets such as 3=120")
+    return time
+
+
+def parse_offsets(field: str, words: Sequence[str]) -> dict[int, int]:
+    """`3=120` for each shard."""
+    offsets: dict[int, int] = {}
+    for word in words:
+        found = _OFFSET.fullmatch(word.strip())
+        if found is None:
+            raise InvalidInput(field, word, "a shard with an offset, such as 3=120")
+        if int(found[1]) in offsets:
+            raise InvalidInput(field, word, f"shard {found[1]} is named once")
+        offsets[int(found[1])] = int(found[2])
+    return offsets
+
+
+# --- Times. -----------------------------------------------------------------------------------------
+
+_TIMES: Final = "a time such as 2026-01-31T08:00Z, or 10m for a time ago"
+
+
+def _time(field: str, word: str, now: datetime) -> datetime | None:
+    """A time in ISO form, or how long ago; None of a word that is neither."""
     if _DURATION.fullmatch(word):
-        ago = parse_duration("from", word)
         try:
-            return AtTime(now - ago)
+            return now - parse_duration(field, word)
         except OverflowError as error:
-            raise InvalidInput("from", text, "longer ago than any time we can count") from error
+            raise InvalidInput(field, word, "longer ago than any time we can count") from error
     try:
         # Without a zone it is the user's own: that is what their clock shows.
-        return AtTime(datetime.fromisoformat(word).astimezone())
-    except (ValueError, OverflowError) as error:
-        raise InvalidInput(
-            "from",
-            text,
-            "earliest, latest, an offset, a time such as 2026-01-31T08:00Z, or 10m for a time ago",
-        ) from error
+        return datetime.fromisoformat(word).astimezone()
+    except (ValueError, OverflowError):
+        return None

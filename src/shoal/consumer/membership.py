@@ -71,7 +71,7 @@ class Membership(Protocol):
 
 def boot_ms() -> int:
     """Milliseconds of the clock that goes on while the machine sleeps: what a deadline counts by."""
-    return time.clock_gettime_ns(_BOOT) // 1_000_000
+    return time.clock_gettime_ns(BOOT_CLOCK) // 1_000_000
 
 
-_BOOT: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+BOOT_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 
-from shoal.core.group import Claim, Group, GroupSettings, MemberStatus, ShardState
+from shoal.core.group import Claim, Group, GroupSettings, MemberStatus, Note, ShardState
 from shoal.core.lineage import ancestors
 from shoal.core.model import ShardId, StreamInfo
 
@@ -22,6 +22,18 @@ class MemberInfo:
     """What it counts its deadline by."""
     silent_ms: int
     """How long its counter has stood still, as far as anyone has watched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """What holds a shard up, as its owner says."""
+
+    epoch: int
+    attempts: int
+    """That failed so far."""
+    error: str
+    since_ms: int = 0
+    """By a wall clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +56,8 @@ class GroupShard:
     """When it came into its state, by the wall clock of whoever saw to it."""
     waiting_for: str = ""
     """What has to happen before it can go on; empty if nothing."""
+    blocked: Block | None = None
+    """Why its owner stands still, if it does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,15 +84,35 @@ class GroupInfo:
         """In seconds."""
         return self.settings.timeout_ms / 1000
 
+    @property
+    def lag_s(self) -> float:
+        """How long ago the oldest record that is still to come was appended; 0.0 if there is none."""
+        return max((shard.lag_s for shard in self.shards), default=0.0)
+
+    @property
+    def held(self) -> int:
+        """How many shards a consumer holds."""
+        return sum(shard.owner is not None for shard in self.shards)
+
+    @property
+    def live(self) -> int:
+        """How many shards are not over."""
+        return sum(shard.state is not ShardState.OVER for shard in self.shards)
+
 
 def described(
     group: Group,
     stream: StreamInfo,
+    *,
     since_ms: Mapping[ShardId, int],
     oldest_ms: Mapping[ShardId, int],
+    blocks: Mapping[ShardId, Block],
     now_ms: int,
 ) -> GroupInfo:
-    """`oldest_ms` holds, for shards that lag, when the first record to come was appended."""
+    """`oldest_ms` holds, for shards that lag, when the first record to come was appended.
+
+    What an owner said that is not the owner any more is not shown.
+    """
     names = {key: member.name for key, member in group.members.items()}
     held: dict[str | None, int] = {}
     for claim in group.claims:
@@ -95,6 +129,7 @@ def described(
             lag_s=max(0.0, (now_ms - oldest_ms[claim.shard]) / 1000) if claim.shard in oldest_ms else 0.0,
             since_ms=since_ms.get(claim.shard, group.created_ms),
             waiting_for=_waiting_for(group, claim, stream, names),
+            blocked=_current(blocks.get(claim.shard), claim),
         )
         for claim in group.claims
     )
@@ -121,6 +156,22 @@ def described(
         lag=sum(shard.lag for shard in shards),
         created_ms=group.created_ms,
     )
+
+
+def joined_ms(history: Iterable[tuple[int, Note]]) -> dict[str, int]:
+    """When each consumer last joined, by name, as far as the history goes back."""
+    return {note.consumer: at_ms for at_ms, note in history if note.kind == "joined" and note.consumer}
+
+
+def changed(old: GroupSettings, new: GroupSettings) -> list[str]:
+    """The names of the settings in which two differ."""
+    return [
+        field.name for field in fields(GroupSettings) if getattr(old, field.name) != getattr(new, field.name)
+    ]
+
+
+def _current(block: Block | None, claim: Claim) -> Block | None:
+    return block if block is not None and claim.owner is not None and block.epoch == claim.epoch else None
 
 
 def _lag(claim: Claim, stream: StreamInfo) -> int:

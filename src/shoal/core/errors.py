@@ -229,7 +229,8 @@ class ProducerClosed(ShoalError):
 class UnknownGroup(NotFound):
     def __init__(self, *, stream: str, group: str) -> None:
         super().__init__(
-            f"group={group!r}: stream {stream!r} has no such group; create it with create_group()"
+            f"group={group!r}: stream {stream!r} has no such group; create it with create_group() "
+            f"or 'shoal group create {stream} {group}'"
         )
         self.stream, self.group = stream, group
 
@@ -253,7 +254,7 @@ class GroupInUse(ShoalError):
     def __init__(self, *, group: str, consumers: Sequence[str]) -> None:
         super().__init__(
             f"group={group!r}: {len(consumers)} consumers use it ({', '.join(consumers[:5])}); "
-            "stop them, or delete it with force=True"
+            "stop them, or delete it with force=True, on the command line with --force"
         )
         self.group, self.consumers = group, consumers
 
@@ -319,6 +320,29 @@ class CheckpointBackwards(InvalidInput):
             "offset", offset, f"shard {shard} is at {saved} already; use force=True to go back on purpose"
         )
         self.shard, self.offset, self.saved = shard, offset, saved
+
+
+class LeaseLost(ShoalError):
+    """The shard is not this consumer's any more: what it does from here on does not count."""
+
+    def __init__(self, *, shard: int, epoch: int) -> None:
+        super().__init__(
+            f"shard={shard}: the lease of epoch {epoch} is lost; leave `process` now, the next owner goes on "
+            "from the last checkpoint"
+        )
+        self.shard, self.epoch = shard, epoch
+
+
+class ProcessorFailed(ShoalError):
+    """User code raised, and the policy is to stop."""
+
+    def __init__(self, *, shard: int, kind: str, text: str) -> None:
+        super().__init__(f"shard={shard}: the processor raised {kind}: {text}; the policy is to stop")
+        self.shard, self.kind, self.text = shard, kind, text
+
+
+class CheckpointMisuse(InvalidInput):
+    """A checkpointer used as it cannot be: past what was given, from another thread, or in a fork."""
 
 
 class StrategyRefused(ShoalError):

@@ -103,3 +103,9 @@ EPOCH_JUMP: Final = 1 << 20
 
 HISTORY_KEPT: Final = 1000
 """Lines of a group's history."""
+
+ATTEMPTS_MAX: Final = 100
+"""Times that a record is tried before it goes to the dead stream."""
+
+LANES_MAX: Final = 256
+"""Lanes of one shard: each has a processor of its own."""

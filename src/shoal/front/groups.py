@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
@@ -13,7 +14,7 @@ from shoal.consumer import CoordinatedMembership, LeasedMembership, Listener, Me
 from shoal.core.checking import is_whole
 from shoal.core.checkpoint import Save
 from shoal.core.describing import GroupInfo
-from shoal.core.errors import InvalidInput
+from shoal.core.errors import InvalidInput, UnknownGroup, UnknownStream
 from shoal.core.group import (
     Coordination,
     Delivery,
@@ -26,9 +27,10 @@ from shoal.core.group import (
 )
 from shoal.core.limits import HISTORY_KEPT
 from shoal.core.lineage import find_shard
-from shoal.core.model import ShardId
+from shoal.core.model import ShardId, StreamName
 from shoal.core.names import checked_name, stream_name
 from shoal.core.positions import Start, StartKind
+from shoal.core.retry import Policy
 from shoal.front.arguments import choice, flag, start_of
 from shoal.ports import Fence, HubService
 
@@ -52,14 +54,16 @@ class GroupCalls:
         delivery: str = "exclusive",
         strategy: str = "balanced",
         lease_table: str | None = None,
+        failure: str | None = None,
         start: str | datetime | Mapping[int, int] = "earliest",
     ) -> GroupInfo:
         """Make a group of consumers that share a stream, each shard with one owner at a time.
 
         `in_order`: a shard is consumed after all its ancestors, so that keys keep their order across splits
         and merges. `timeout`: seconds after which a silent consumer is dead. `handover_timeout`: seconds that
-        a living one may take to let go of a shard; None waits for it. `start`: earliest, latest, a datetime,
-        or offsets by shard; resolved now, once.
+        a living one may take to let go of a shard; None waits for it. `failure`: what its workers do when
+        user code raises: strict, best_tried or stop; without it, strict if in order, otherwise best_tried.
+        `start`: earliest, latest, a datetime, or offsets by shard; resolved now, once.
         """
         settings = GroupSettings(
             in_order=flag("in_order", in_order),
@@ -69,6 +73,7 @@ class GroupCalls:
             delivery=choice("delivery", delivery, Delivery),
             strategy=checked_name("strategy", strategy),
             lease_table=_lease_table(lease_table, coordination),
+            failure=None if failure is None else choice("failure", failure, Policy),
         )
         name = checked_name("group", group)
         return self._service.groups.create(stream_name(stream), name, settings, start_of("start", start))
@@ -81,6 +86,23 @@ class GroupCalls:
         """The groups of a stream by name, with their `.settings`."""
         return list(self._service.groups.list(stream_name(stream)))
 
+    def describe_groups(self, stream: str | None = None) -> list[GroupInfo]:
+        """The groups of a stream, or of all streams, by name, each as of now."""
+        if stream is not None:
+            return self._described(stream_name(stream))
+        found: list[GroupInfo] = []
+        for info in self._service.list_streams(None):
+            with suppress(UnknownStream):  # Deleted since it was listed.
+                found += self._described(info.full_name)
+        return found
+
+    def _described(self, stream: StreamName) -> list[GroupInfo]:
+        found = []
+        for group in self._service.groups.list(stream):
+            with suppress(UnknownGroup):
+                found.append(self._service.groups.describe(stream, group.name))
+        return found
+
     def update_group(
         self,
         stream: str,
@@ -89,6 +111,7 @@ class GroupCalls:
         in_order: bool | None = None,
         timeout: float | None = None,
         handover_timeout: float | Literal["keep"] | None = "keep",
+        failure: str | Literal["keep"] | None = "keep",
     ) -> GroupInfo:
         """Change a group's settings; what is not given stays.
 
@@ -101,6 +124,8 @@ class GroupCalls:
         changes = {name: value for name, value in given.items() if value is not None}
         if handover_timeout != "keep":
             changes["handover_timeout_ms"] = handover_timeout_ms(handover_timeout)
+        if failure != "keep":
+            changes["failure"] = None if failure is None else choice("failure", failure, Policy)
         return self._service.groups.update(
             stream_name(stream), checked_name("group", group), lambda old: replace(old, **changes)
         )

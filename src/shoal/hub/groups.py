@@ -17,7 +17,7 @@ from typing import Final
 from shoal.core.balance import STRATEGIES, Strategy
 from shoal.core.checkpoint import Save
 from shoal.core.claims import born
-from shoal.core.describing import GroupInfo, described
+from shoal.core.describing import Block, GroupInfo, described
 from shoal.core.errors import GroupInUse, HubClosed, ShoalError, StoreBusy, StrategyRefused, UnknownGroup
 from shoal.core.events import (
     Event,
@@ -168,8 +168,9 @@ class LocalGroups:
 
     def find(self, name: StreamName, group: str) -> Group:
         """See GroupService."""
-        found = self._store.find_group(self._store.load_stream(name).id, group)
+        found = self._store.find_group(name, group)
         if found is None:
+            self._store.load_stream(name)  # It may be the stream that is not there.
             raise UnknownGroup(stream=str(name), group=group)
         self._kinds[found.id] = found
         return found
@@ -238,6 +239,10 @@ class LocalGroups:
             return
         if self._touch(Touch(stream=name, group_id=group_id, act=saves)):
             self._step(group_id, Sync())
+
+    def block(self, group_id: int, shard: ShardId, block: Block | None) -> None:
+        """See GroupService."""
+        self._store.set_block(group_id, shard, block, _now_ms())
 
     def retire(self, group_id: int, incarnation: str) -> None:
         """See GroupService."""
@@ -316,7 +321,14 @@ class LocalGroups:
                 if found is not None:
                     oldest[shard.id] = found[0].appended_ms
         since = {shard: times[0] for shard, times in self._store.claim_times(group.id).items()}
-        return described(group, stream, since, oldest, _now_ms())
+        return described(
+            group,
+            stream,
+            since_ms=since,
+            oldest_ms=oldest,
+            blocks=self._store.blocks(group.id),
+            now_ms=_now_ms(),
+        )
 
 
 @dataclass(slots=True)

@@ -40,6 +40,8 @@ from shoal.ports import (
     AppendAnswer,
     AppendRequest,
     Fence,
+    Following,
+    Place,
     ShardEnd,
     ShardGone,
     ShardShut,
@@ -214,6 +216,10 @@ class LocalHub:
             layout=layout,
             end_of_shard=is_end_of_shard(fetched.shard, fetched.end),
         )
+
+    def follow(self, moved: Callable[[Place], None]) -> Following:
+        """See HubService."""
+        return self._store.signal.follow(moved)
 
     def offset_at(self, name: StreamName, shard: int, timestamp_ms: int) -> int:
         """See HubService."""

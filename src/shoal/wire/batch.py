@@ -1,11 +1,13 @@
 """What a read returns: consecutive records of one shard, as Arrow columns or one by one.
 
-A batch may be made of several stored ones; it joins their columns only when asked for.
-Invariant: offsets are dense from `first_offset` to `next_offset`.
+A batch may be made of several stored ones; it joins their columns only when asked for. What a read returns is
+dense from `first_offset` to `next_offset`; a lane's part of it has the offsets of its own records.
+Invariant: offsets rise.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, repeat
 from typing import Any, Final
@@ -24,6 +26,7 @@ class Batch:
         "_arrow",
         "_chunks",
         "_layout",
+        "_offsets",
         "end_of_shard",
         "first_offset",
         "next_offset",
@@ -40,11 +43,17 @@ class Batch:
         chunks: Sequence[pa.RecordBatch],
         layout: Layout,
         end_of_shard: bool,
+        offsets: Sequence[int] | None = None,
     ) -> None:
         self.stream = stream
         self.shard = shard
+        self._offsets: Sequence[int] = (
+            range(first_offset, first_offset + sum(chunk.num_rows for chunk in chunks))
+            if offsets is None
+            else offsets
+        )
         self.first_offset = first_offset
-        self.next_offset: int = first_offset + sum(chunk.num_rows for chunk in chunks)
+        self.next_offset: int = self._offsets[-1] + 1 if self._offsets else first_offset
         self.end_of_shard = end_of_shard
         """True if the shard is closed and nothing comes after this batch."""
         self._chunks = chunks
@@ -52,7 +61,12 @@ class Batch:
         self._arrow: pa.RecordBatch | None = None
 
     def __len__(self) -> int:
-        return self.next_offset - self.first_offset
+        return len(self._offsets)
+
+    @property
+    def offsets(self) -> Sequence[int]:
+        """Of its records, in order."""
+        return self._offsets
 
     def __iter__(self) -> Iterator[Record]:
         # A chain of maps, with no generator between: the loop over records then never enters Python here.
@@ -60,13 +74,13 @@ class Batch:
 
     def _parts(self) -> Iterator[Iterator[Record]]:
         """Records in parts of a size that stays in the processor's cache."""
-        offset = self.first_offset
+        place = 0
         for chunk in self._chunks:
             milliseconds = _milliseconds(chunk)
             for start in range(0, chunk.num_rows, _AT_ONCE):
                 part = chunk.slice(start, _AT_ONCE)
                 rows = zip(
-                    range(offset, offset + part.num_rows),
+                    self._offsets[place : place + part.num_rows],
                     milliseconds[start : start + _AT_ONCE].tolist(),
                     part.column("key").to_pylist(),
                     self._values(part),
@@ -75,7 +89,7 @@ class Batch:
                 )
                 # What Record(...) does, without a call into Python for each record.
                 yield map(tuple.__new__, repeat(Record), rows)
-                offset += part.num_rows
+                place += part.num_rows
 
     def __repr__(self) -> str:
         return f"<Batch {self.stream} shard {self.shard} offsets [{self.first_offset}, {self.next_offset})>"
@@ -86,6 +100,32 @@ class Batch:
         size: int = sum(chunk.nbytes for chunk in self._chunks)
         return size
 
+    def key_columns(self) -> list[pa.Array]:
+        """The column of keys, in parts."""
+        return [chunk.column("key") for chunk in self._chunks]
+
+    def part(self, offsets: Sequence[int]) -> Batch:
+        """Some of its records, which are in it, in order. It says nothing about the end of the shard."""
+        return Batch(**self._part(offsets))
+
+    def _part(self, offsets: Sequence[int]) -> dict[str, Any]:
+        chunks = []
+        place = 0
+        for chunk in self._chunks:
+            mine = self._offsets[place : place + chunk.num_rows]
+            low, high = bisect_left(offsets, mine[0]), bisect_left(offsets, mine[-1] + 1)
+            chunks.append(_taken(chunk, mine, offsets[low:high]))
+            place += chunk.num_rows
+        return {
+            "stream": self.stream,
+            "shard": self.shard,
+            "first_offset": offsets[0] if offsets else self.first_offset,
+            "chunks": [chunk for chunk in chunks if chunk.num_rows],
+            "layout": self._layout,
+            "end_of_shard": False,
+            "offsets": offsets,
+        }
+
     def to_arrow(self) -> pa.RecordBatch:
         """All records as one record batch: offset, timestamp, key, headers, then value or typed columns."""
         if self._arrow is None:
@@ -94,17 +134,17 @@ class Batch:
 
     def _joined(self) -> pa.RecordBatch:
         schema = self._layout.read_schema
-        offset = self.first_offset
+        place = 0
         parts = []
         for chunk in self._chunks:
-            numbers = pa.array(np.arange(offset, offset + chunk.num_rows))
+            numbers = _numbers(self._offsets[place : place + chunk.num_rows])
             headers = (
                 chunk.column("headers") if "headers" in chunk.schema.names else _no_headers(chunk.num_rows)
             )
             columns = [numbers, chunk.column("timestamp"), chunk.column("key"), headers]
             columns += [chunk.column(name) for name in self._layout.columns.names]
             parts.append(pa.record_batch(columns, schema=schema))
-            offset += chunk.num_rows
+            place += chunk.num_rows
         if not parts:
             return _empty(schema)
         return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
@@ -115,6 +155,22 @@ class Batch:
             return values
         rows: list[Any] = part.select(self._layout.columns.names).to_pylist()
         return rows
+
+
+def _taken(chunk: pa.RecordBatch, offsets: Sequence[int], wanted: Sequence[int]) -> pa.RecordBatch:
+    """The rows of a chunk that are wanted: without a copy, if they are in one run."""
+    if not wanted:
+        return chunk.slice(0, 0)
+    first = bisect_left(offsets, wanted[0])
+    if first + len(wanted) <= len(offsets) and offsets[first + len(wanted) - 1] == wanted[-1]:
+        return chunk if len(wanted) == chunk.num_rows else chunk.slice(first, len(wanted))
+    return chunk.take(pa.array(np.searchsorted(np.asarray(offsets), np.asarray(wanted))))
+
+
+def _numbers(offsets: Sequence[int]) -> pa.Array:
+    if isinstance(offsets, range):
+        return pa.array(np.arange(offsets.start, offsets.stop))
+    return pa.array(offsets, pa.int64())
 
 
 def _no_headers(rows: int) -> pa.Array:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import and_, bindparam, exists, func, insert, or_, select, update
+from sqlalchemy import and_, bindparam, delete, exists, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
+from shoal.core.describing import Block
 from shoal.core.errors import GroupExists, StoreFailure, TooManyGroups
 from shoal.core.group import (
     Group,
@@ -22,7 +23,7 @@ from shoal.core.group import (
     ShardState,
 )
 from shoal.core.holding import View, granted
-from shoal.core.model import ShardId, StreamInfo
+from shoal.core.model import ShardId, StreamInfo, StreamName
 from shoal.ports import MemberView
 from shoal.store.sql import tables
 from shoal.store.sql.catalog import SHARD_COLUMNS, info_of, shard_of
@@ -36,6 +37,7 @@ _members = tables.members.c
 _claims = tables.claims.c
 _notes = tables.notes.c
 _shards = tables.shards.c
+_blocks = tables.blocks.c
 
 _KNOWN_GROUPS: Final = 256
 """Groups whose last rows are remembered."""
@@ -108,12 +110,12 @@ class SQLGroups:
         with self._database.read() as connection:
             return [group_of(row) for row in connection.execute(query)]
 
-    def find_group(self, stream_id: int, name: str) -> Group | None:
+    def find_group(self, stream: StreamName, name: str) -> Group | None:
         """See GroupStore."""
-        query = select(tables.groups).where(_groups.stream_id == stream_id, _groups.name == name)
+        where = {"project": stream.project, "stream": stream.stream, "name": name}
         with self._database.read() as connection:
-            row = connection.execute(query).one_or_none()
-        return None if row is None else group_of(row)
+            rows = _NAMED.rows(connection, where)
+        return group_of(rows[0]) if rows else None
 
     def load_group(self, group_id: int) -> tuple[Group, StreamInfo] | None:
         """See GroupStore."""
@@ -258,6 +260,36 @@ class SQLGroups:
             if connection.execute(lock).scalar() is not None:
                 save_notes(connection, group_id, notes, now_ms)
 
+    def set_block(self, group_id: int, shard: ShardId, block: Block | None, now_ms: int) -> None:
+        """See GroupStore."""
+        where = (_blocks.group_id == group_id, _blocks.shard == shard)
+        with self._database.write() as connection:
+            before = connection.execute(select(tables.blocks).where(*where).with_for_update()).one_or_none()
+            connection.execute(delete(tables.blocks).where(*where))
+            if block is not None:
+                is_same = before is not None and before.epoch == block.epoch
+                connection.execute(
+                    insert(tables.blocks).values(
+                        group_id=group_id,
+                        shard=shard,
+                        epoch=block.epoch,
+                        attempts=block.attempts,
+                        error=block.error,
+                        since_ms=before.since_ms if before is not None and is_same else now_ms,
+                    )
+                )
+
+    def blocks(self, group_id: int) -> Mapping[ShardId, Block]:
+        """See GroupStore."""
+        query = select(tables.blocks).where(_blocks.group_id == group_id)
+        with self._database.read() as connection:
+            return {
+                ShardId(row.shard): Block(
+                    epoch=row.epoch, attempts=row.attempts, error=row.error, since_ms=row.since_ms
+                )
+                for row in connection.execute(query)
+            }
+
     def claim_times(self, group_id: int) -> Mapping[ShardId, tuple[int, int | None]]:
         """See GroupStore."""
         query = select(_claims.shard, _claims.since_ms, _claims.saved_ms).where(_claims.group_id == group_id)
@@ -270,8 +302,7 @@ class SQLGroups:
         with self._database.read() as connection:
             for group_id in {view.group_id for view in views}:
                 wanted = [view.incarnation for view in views if view.group_id == group_id]
-                rows = connection.execute(_ASSIGNED, {"at": group_id, "wanted": wanted})
-                for row in rows:
+                for row in _ASSIGNED.rows(connection, {"at": group_id, "wanted": wanted}):
                     found[MemberView(group_id, row.incarnation)] = (row.assigned, True)
         return found
 
@@ -319,10 +350,20 @@ _ADD_WATCH = (
     )
     .values(stood_ms=bindparam("stood_is"))
 )
-_ASSIGNED = select(_members.incarnation, _members.assigned).where(
-    _members.group_id == bindparam("at"),
-    _members.incarnation.in_(bindparam("wanted", expanding=True)),
-    _members.status != MemberStatus.GONE.value,
+_ASSIGNED = PreparedSelect(
+    select(_members.incarnation, _members.assigned).where(
+        _members.group_id == bindparam("at"),
+        _members.incarnation.in_(bindparam("wanted", expanding=True)),
+        _members.status != MemberStatus.GONE.value,
+    )
+)
+_NAMED = PreparedSelect(
+    select(tables.groups).where(
+        tables.streams.c.project == bindparam("project"),
+        tables.streams.c.name == bindparam("stream"),
+        _groups.stream_id == tables.streams.c.id,
+        _groups.name == bindparam("name"),
+    )
 )
 _GROUP = PreparedSelect(select(tables.groups).where(_groups.id == bindparam("at")))
 _STREAM = PreparedSelect(

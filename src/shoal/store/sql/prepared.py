@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Delete, Insert, Select, Update
 from sqlalchemy.engine import Connection
 from sqlalchemy.engine import Dialect as Compiler
+
+_Compiled = tuple[str, dict[str, Any], list[str] | None]
+_Form = tuple[str, tuple[tuple[str, int], ...]]
 
 
 class PreparedWrite:
@@ -20,13 +23,17 @@ class PreparedWrite:
 
     def __init__(self, statement: Insert | Update | Delete) -> None:
         self._statement = statement
-        self._compiled: dict[str, tuple[str, dict[str, Any], list[str] | None]] = {}
+        self._compiled: dict[str, _Compiled] = {}
 
     def run(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> int:
         """Write all rows, within the transaction of this connection; how many were found."""
         if not rows:
             return 0
-        sql, defaults, order = _compiled(self._compiled, self._statement, connection.dialect, rows[0])
+        form = self._compiled.get(connection.dialect.name)
+        if form is None:
+            form = _compiled(self._statement, connection.dialect, rows[0])
+            self._compiled[connection.dialect.name] = form
+        sql, defaults, order = form
         values: Any = [{**defaults, **row} for row in rows]
         if order is not None:
             values = [[row[name] for name in order] for row in values]
@@ -41,18 +48,28 @@ class PreparedWrite:
 
 
 class PreparedSelect:
-    """A query whose rows have an attribute for each column. Types must be ones that drivers know."""
+    """A query whose rows have an attribute for each column. Types must be ones that drivers know.
+
+    A parameter that is a list (`expanding`) has one form of the statement for each length it came with.
+    """
 
     def __init__(self, statement: Select[Any]) -> None:
         self._statement = statement
         row: Any = namedtuple("Row", [column.name for column in statement.selected_columns])  # type: ignore[misc]
         self._make_row = row._make
-        self._compiled: dict[str, tuple[str, dict[str, Any], list[str] | None]] = {}
+        self._compiled: dict[_Form, _Compiled] = {}
 
     def rows(self, connection: Connection, parameters: Mapping[str, Any]) -> list[Any]:
         """All rows, within the transaction of this connection."""
-        sql, defaults, order = _compiled(self._compiled, self._statement, connection.dialect)
-        values: dict[str, Any] = {**defaults, **parameters}
+        values, lengths = _flattened(parameters)
+        form = (connection.dialect.name, lengths)
+        found = self._compiled.get(form)
+        if found is None:
+            if len(self._compiled) >= _FORMS_MAX:
+                self._compiled.clear()
+            found = self._compiled[form] = _compiled(self._statement, connection.dialect, spread=parameters)
+        sql, defaults, order = found
+        values = {**defaults, **values}
         driver: Any = connection.connection.driver_connection
         cursor = driver.cursor()
         try:
@@ -62,17 +79,38 @@ class PreparedSelect:
             cursor.close()
 
 
+def _flattened(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[tuple[str, int], ...]]:
+    """Parameters with every list taken apart, under the names that SQLAlchemy gives; how long each was."""
+    values: dict[str, Any] = {}
+    lengths = []
+    for name, value in parameters.items():
+        if isinstance(value, list):
+            lengths.append((name, len(value)))
+            values.update({f"{name}_{place}": each for place, each in enumerate(value, 1)})
+        else:
+            values[name] = value
+    return values, tuple(lengths)
+
+
 def _compiled(
-    known: dict[str, tuple[str, dict[str, Any], list[str] | None]],
     statement: Any,
     compiler: Compiler,
     columns: Iterable[str] | None = None,
-) -> tuple[str, dict[str, Any], list[str] | None]:
+    spread: Mapping[str, Any] | None = None,
+) -> _Compiled:
     """The statement in the database's SQL, the values that it brings along, and the order of parameters."""
-    found = known.get(compiler.name)
-    if found is None:
-        is_insert = isinstance(statement, Insert)
-        made = statement.compile(dialect=compiler, column_keys=list(columns or ()) if is_insert else None)
+    is_insert = isinstance(statement, Insert)
+    made = statement.compile(dialect=compiler, column_keys=list(columns or ()) if is_insert else None)
+    if spread is None:
         order = list(made.positiontup) if made.positiontup is not None else None
-        found = known[compiler.name] = (str(made), dict(made.params), order)
-    return found
+        return str(made), dict(made.params), order
+    state = made.construct_expanded_state(spread)
+    return (
+        state.statement,
+        dict(state.parameters),
+        None if state.positiontup is None else list(state.positiontup),
+    )
+
+
+_FORMS_MAX: Final = 512
+"""Of one statement: a list may have any length, and few are met often."""

@@ -28,7 +28,7 @@ from shoal.store.sql.catalog import SHARD_COLUMNS, shard_of
 from shoal.store.sql.database import Database
 from shoal.store.sql.group_rows import claim_of, group_of, member_of
 from shoal.store.sql.group_saving import save_hand_over
-from shoal.store.sql.prepared import PreparedWrite
+from shoal.store.sql.prepared import PreparedSelect, PreparedWrite
 
 _groups = tables.groups.c
 _members = tables.members.c
@@ -164,7 +164,7 @@ def _release(connection: Connection, touch: Touch, rows: _Rows, now_ms: int) -> 
 def _lock_groups(connection: Connection, touches: Sequence[Touch]) -> dict[int, Group]:
     """Those of which something is released: nobody may step them meanwhile."""
     wanted = sorted({touch.group_id for touch in touches if isinstance(touch.act, Release)})
-    rows = connection.execute(_GROUPS.with_for_update(), {"wanted": wanted}) if wanted else ()
+    rows = _LOCKED_GROUPS.rows(connection, {"wanted": wanted}) if wanted else ()
     return {row.id: group_of(row) for row in rows}
 
 
@@ -179,7 +179,7 @@ def _lock_claims(connection: Connection, touches: Sequence[Touch]) -> dict[_Wher
 
 
 def _load_groups(connection: Connection, group_ids: Collection[int]) -> dict[int, Group]:
-    rows = connection.execute(_GROUPS, {"wanted": sorted(group_ids)}) if group_ids else ()
+    rows = _GROUPS.rows(connection, {"wanted": sorted(group_ids)}) if group_ids else ()
     return {row.id: group_of(row) for row in rows}
 
 
@@ -197,12 +197,12 @@ def _lock_members(
     return {
         (group_id, row.incarnation): member_of(row)
         for group_id in sorted(wanted)
-        for row in connection.execute(_MEMBERS, {"at": group_id, "wanted": sorted(wanted[group_id])})
+        for row in _MEMBERS.rows(connection, {"at": group_id, "wanted": sorted(wanted[group_id])})
     }
 
 
 def _load_held(connection: Connection, group_id: int, incarnation: str) -> list[Claim]:
-    rows = connection.execute(_HELD, {"at": group_id, "who": incarnation})
+    rows = _HELD.rows(connection, {"at": group_id, "who": incarnation})
     return [claim_of(row) for row in rows]
 
 
@@ -211,18 +211,20 @@ def _load_claims(
 ) -> list[Claim]:
     if not shards:
         return []
-    statement = _CLAIMS.with_for_update() if lock else _CLAIMS
-    rows = connection.execute(statement, {"at": group_id, "wanted": list(shards)})
+    statement = _LOCKED_CLAIMS if lock else _CLAIMS
+    rows = statement.rows(connection, {"at": group_id, "wanted": list(shards)})
     return [claim_of(row) for row in rows]
 
 
 def _load_shards(connection: Connection, stream_id: int, shards: Sequence[int]) -> dict[ShardId, Shard]:
-    rows = connection.execute(_SHARDS, {"at": stream_id, "wanted": list(shards)})
+    rows = _SHARDS.rows(connection, {"at": stream_id, "wanted": list(shards)})
     return {ShardId(row.shard): shard_of(row) for row in rows}
 
 
-_GROUPS = select(tables.groups).where(_groups.id.in_(bindparam("wanted", expanding=True)))
-_MEMBERS = (
+_SOME_GROUPS = select(tables.groups).where(_groups.id.in_(bindparam("wanted", expanding=True)))
+_GROUPS = PreparedSelect(_SOME_GROUPS)
+_LOCKED_GROUPS = PreparedSelect(_SOME_GROUPS.order_by(_groups.id).with_for_update())
+_MEMBERS = PreparedSelect(
     select(tables.members)
     .where(
         _members.group_id == bindparam("at"), _members.incarnation.in_(bindparam("wanted", expanding=True))
@@ -230,18 +232,22 @@ _MEMBERS = (
     .order_by(_members.incarnation)
     .with_for_update()
 )
-_HELD = (
+_HELD = PreparedSelect(
     select(tables.claims)
     .where(_claims.group_id == bindparam("at"), _claims.owner == bindparam("who"))
     .order_by(_claims.shard)
 )
-_CLAIMS = (
+_SOME_CLAIMS = (
     select(tables.claims)
     .where(_claims.group_id == bindparam("at"), _claims.shard.in_(bindparam("wanted", expanding=True)))
     .order_by(_claims.shard)
 )
-_SHARDS = select(*SHARD_COLUMNS).where(
-    _shards.stream_id == bindparam("at"), _shards.shard.in_(bindparam("wanted", expanding=True))
+_CLAIMS = PreparedSelect(_SOME_CLAIMS)
+_LOCKED_CLAIMS = PreparedSelect(_SOME_CLAIMS.with_for_update())
+_SHARDS = PreparedSelect(
+    select(*SHARD_COLUMNS).where(
+        _shards.stream_id == bindparam("at"), _shards.shard.in_(bindparam("wanted", expanding=True))
+    )
 )
 _BEAT = PreparedWrite(
     update(tables.members)

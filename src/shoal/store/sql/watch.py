@@ -10,6 +10,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from shoal.core.errors import HubClosed, StoreError
@@ -46,15 +48,28 @@ class Watch:
     def renew(self) -> None:
         """See Renewed."""
         self._lock = threading.Lock()
-        self._waiters: dict[Place, list[_Waiter]] = {}
+        self._waiters: dict[Place, list[Waiter]] = {}
         self._thread: threading.Thread | None = None
         self._is_listening = threading.Event()
         self._is_closed = False
 
     def wait(self, place: Place, beyond: int, timeout_s: float) -> None:
         """See ChangeSignal."""
-        waiter = _Waiter(beyond)
+        woken = threading.Event()
+        waiter = Waiter(beyond, woken.set)
         deadline = time.monotonic() + timeout_s
+        try:
+            self.enter(place, waiter, timeout_s)
+            woken.wait(max(0.0, deadline - time.monotonic()))
+        finally:
+            self.exit(place, waiter)
+
+    def follow(self, moved: Callable[[Place], None]) -> Following:
+        """See ChangeSignal."""
+        return Following(self, moved)
+
+    def enter(self, place: Place, waiter: Waiter, patience_s: float = _LISTEN_S) -> None:
+        """Have the waiter woken when the place moves; for those who come back by themselves."""
         with self._lock:
             if self._is_closed:
                 raise HubClosed
@@ -63,17 +78,17 @@ class Watch:
                 self._is_listening.clear()
                 self._thread = threading.Thread(target=self._run, name="shoal-watch", daemon=True)
                 self._thread.start()
-        try:
-            # What was appended before we listened gave no hint, so look once after.
-            self._is_listening.wait(min(timeout_s, _LISTEN_S))
-            if self._has_moved(place, beyond):
-                return
-            waiter.woken.wait(max(0.0, deadline - time.monotonic()))
-        finally:
-            with self._lock:
-                self._waiters[place].remove(waiter)
-                if not self._waiters[place]:
-                    del self._waiters[place]
+        # What was appended before we listened gave no hint, so look once after.
+        self._is_listening.wait(min(patience_s, _LISTEN_S))
+        if self._has_moved(place, waiter.beyond):
+            waiter.wake()
+
+    def exit(self, place: Place, waiter: Waiter) -> None:
+        """The end of it. A waiter that is not there any more is no error: a fork forgets them all."""
+        with self._lock, suppress(KeyError, ValueError):
+            self._waiters[place].remove(waiter)
+            if not self._waiters[place]:
+                del self._waiters[place]
 
     def ring(self, places: Sequence[tuple[Place, int]]) -> None:
         """See ChangeSignal."""
@@ -83,7 +98,7 @@ class Watch:
             for place, number in places:
                 for waiter in self._waiters.get(place, ()):
                     if number > waiter.beyond:
-                        waiter.woken.set()
+                        waiter.wake()
 
     def close(self) -> None:
         """Wake everyone, and let the thread end."""
@@ -144,7 +159,7 @@ class Watch:
                 end = ends.get(place)
                 for waiter in self._waiters.get(place, ()):
                     if has_moved(end, waiter.beyond):
-                        waiter.woken.set()
+                        waiter.wake()
                         any_moved = True
         return any_moved
 
@@ -152,12 +167,40 @@ class Watch:
         with self._lock:
             for waiters in self._waiters.values():
                 for waiter in waiters:
-                    waiter.woken.set()
+                    waiter.wake()
 
 
-class _Waiter:
-    __slots__ = ("beyond", "woken")
+class Waiter:
+    """Someone who waits at a place."""
 
-    def __init__(self, beyond: int) -> None:
+    __slots__ = ("beyond", "wake")
+
+    def __init__(self, beyond: int, wake: Callable[[], None]) -> None:
         self.beyond = beyond
-        self.woken = threading.Event()
+        self.wake = wake
+
+
+class Following:
+    """See ports.Following. Writer of `_waiters`: its one user."""
+
+    def __init__(self, watch: Watch, moved: Callable[[Place], None]) -> None:
+        self._watch = watch
+        self._moved = moved
+        self._waiters: dict[Place, Waiter] = {}
+
+    def add(self, place: Place, beyond: int) -> None:
+        """See ports.Following."""
+        self.drop(place)
+        waiter = self._waiters[place] = Waiter(beyond, partial(self._moved, place))
+        self._watch.enter(place, waiter)
+
+    def drop(self, place: Place) -> None:
+        """See ports.Following."""
+        waiter = self._waiters.pop(place, None)
+        if waiter is not None:
+            self._watch.exit(place, waiter)
+
+    def close(self) -> None:
+        """See ports.Following."""
+        for place in list(self._waiters):
+            self.drop(place)

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from sqlalchemy import create_engine, event
 from sqlalchemy.engine import URL, Connection, Engine
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import QueuePool
 
 from shoal.core.errors import (
@@ -137,7 +136,8 @@ class SQLite(Dialect):
         return unlocked()
 
     def begin_read(self, connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN")
+        driver: Any = connection.connection.driver_connection
+        driver.execute("BEGIN")
 
     def begin_write(self, connection: Connection) -> None:
         """Take the write lock, trying every few milliseconds."""
@@ -147,9 +147,9 @@ class SQLite(Dialect):
         try:
             while True:
                 try:
-                    connection.exec_driver_sql("BEGIN IMMEDIATE")
-                except OperationalError as error:
-                    if _code(error.orig) & 0xFF != sqlite3.SQLITE_BUSY:
+                    driver.execute("BEGIN IMMEDIATE")
+                except sqlite3.OperationalError as error:
+                    if _code(error) & 0xFF != sqlite3.SQLITE_BUSY:
                         raise
                     if time.monotonic() > deadline:
                         raise StoreBusy(first_line(error), STORE_LOCK_WAIT_S) from error

@@ -1,0 +1,73 @@
+"""Sets records aside: into the group's retry stream for another attempt, or into its dead stream.
+
+Both are streams like any other, made when they are first needed, with the columns of the main stream.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from shoal.core.aside import Origin, dead_stream, origin_of, own_headers, retry_stream
+from shoal.core.delivery import Failure
+from shoal.core.errors import StreamExists
+from shoal.core.model import StreamInfo, StreamName
+from shoal.core.retry import FailureRules
+from shoal.ports import HubService
+from shoal.wire.batch import Batch
+from shoal.wire.record import Record
+
+_ERROR_MAX = 1000
+
+
+class Appending(Protocol):
+    """What setting aside needs of a hub."""
+
+    @property
+    def service(self) -> HubService: ...
+    def append(self, stream: str, shard: int, records: Sequence[Any]) -> object: ...
+
+
+class Aside:
+    """The retry and dead streams of one group."""
+
+    def __init__(self, hub: Appending, stream: StreamInfo, group: str, rules: FailureRules) -> None:
+        self._hub, self._main, self._rules = hub, stream, rules
+        self.retry = retry_stream(stream.full_name, group)
+        self.dead = dead_stream(stream.full_name, group)
+        self._known: set[StreamName] = set()
+
+    def see_retry(self) -> None:
+        """Make the retry stream, if it is not there."""
+        self._see(self.retry, len(self._rules.delays_s))
+
+    def put(self, batch: Batch, offset: int, failure: Failure) -> bool:
+        """Set a record of a batch aside, durably. True: into the dead stream; that was its last attempt."""
+        (record,) = batch.part([offset])
+        before = origin_of(record.headers)
+        attempts = 1 if before is None else before.attempts + 1
+        origin = Origin(
+            stream=str(self._main.full_name) if before is None else before.stream,
+            shard=batch.shard if before is None else before.shard,
+            offset=offset if before is None else before.offset,
+            timestamp=record.timestamp if before is None else before.timestamp,
+            attempts=attempts,
+            error=f"{failure.kind}: {failure.text}"[:_ERROR_MAX],
+        )
+        tier = self._rules.tier(attempts)
+        where = self.dead if tier is None else self.retry
+        self._see(where, 1 if tier is None else len(self._rules.delays_s))
+        headers = {**own_headers(record.headers), **origin.headers()}
+        # Its delay counts from now; when it was sent at first, the headers say.
+        fresh = Record(0, time.time_ns() // 1_000_000, record.key, record.value, headers)
+        self._hub.append(str(where), tier or 0, [fresh])
+        return tier is None
+
+    def _see(self, name: StreamName, shards: int) -> None:
+        if name in self._known:
+            return
+        with suppress(StreamExists):
+            self._hub.service.create_stream(name, self._main.settings, shards)
+        self._known.add(name)

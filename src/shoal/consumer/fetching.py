@@ -1,0 +1,141 @@
+"""Reads ahead for all shards of a worker, within one budget of bytes, and waits for what is not there yet.
+
+Reads run in a few threads. A shard that has nothing new waits without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from shoal.consumer.membership import Membership
+from shoal.core.delivery import Fetch, Piece, Tenure
+from shoal.core.errors import Fenced, NotOwner, ShoalError
+from shoal.core.model import ShardId
+from shoal.core.reading import ReadLimits
+from shoal.ports import HubService, Place, ShardEnd
+from shoal.wire.batch import Batch
+from shoal.wire.lanes import lanes_of
+
+DueMs = Callable[[int, int], int]
+"""Of a shard and a record's timestamp: when it may be handed out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """How much may be fetched and not yet finished."""
+
+    total: int
+    at_once: int
+    """At most, in one read."""
+
+    def allowance(self, queued: int, shards: int) -> int:
+        """Bytes that a shard may fetch now; 0: it has enough. All shards have the same share."""
+        share = max(1, self.total // max(1, shards))
+        return min(self.at_once, share - queued) if queued <= share // 2 else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a read brought."""
+
+    pieces: Sequence[Sequence[Piece]]
+    next_offset: int
+    is_end: bool
+    batch: Batch
+
+
+class Fetcher:
+    """Reads for one worker."""
+
+    def __init__(
+        self,
+        service: HubService,
+        member: Membership,
+        stream_id: int,
+        *,
+        threads: int,
+        records: int,
+        piece_records: int,
+        moved: Callable[[ShardId], None],
+        due_ms: DueMs | None = None,
+    ) -> None:
+        """`due_ms`: records are handed out one by one, each not before its time."""
+        self._service, self._member, self._stream_id = service, member, stream_id
+        self._records, self._piece_records = records, 1 if due_ms is not None else piece_records
+        self._due_ms = due_ms
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="shoal-fetch")
+
+        def told(place: Place) -> None:
+            if isinstance(place, ShardEnd):
+                moved(place.shard)
+
+        self._following = service.follow(told)
+
+    def submit(
+        self, tenure: Tenure, wanted: Fetch, allowed: int, done: Callable[[Found | ShoalError], None]
+    ) -> None:
+        """Read in a thread; `done` is called there."""
+        self._pool.submit(self._fetch, tenure, wanted, allowed, done)
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Something else that talks to the hub."""
+        self._pool.submit(work)
+
+    def forget(self, shard: ShardId) -> None:
+        """Nobody waits for this shard any more."""
+        self._following.drop(ShardEnd(self._stream_id, shard))
+
+    def close(self) -> None:
+        """Wait for what runs."""
+        self._pool.shutdown(wait=True)
+        self._following.close()
+
+    def _fetch(
+        self, tenure: Tenure, wanted: Fetch, allowed: int, done: Callable[[Found | ShoalError], None]
+    ) -> None:
+        try:
+            done(self._found(tenure, wanted, allowed))
+        except ShoalError as error:
+            done(error)
+
+    def _found(self, tenure: Tenure, wanted: Fetch, allowed: int) -> Found:
+        records = self._records if wanted.until is None else min(self._records, wanted.until - wanted.offset)
+        limits = ReadLimits(max_records=records, max_bytes=allowed)
+        fence = self._member.fence(tenure.shard)
+        batch = self._service.read(
+            self._member.stream, tenure.shard, wanted.offset, limits, fence._replace(epoch=tenure.epoch)
+        )
+        if not len(batch) and not batch.end_of_shard:
+            self._following.add(ShardEnd(self._stream_id, tenure.shard), wanted.offset)
+        marks = [lane.handed if wanted.lane is None else 0 for lane in tenure.lanes]
+        return Found(
+            pieces=self._pieces(batch, marks),
+            next_offset=batch.next_offset,
+            is_end=batch.end_of_shard,
+            batch=batch,
+        )
+
+    def _pieces(self, batch: Batch, marks: Sequence[int]) -> list[list[Piece]]:
+        """For each lane its records, in pieces. What a lane had done before it was ours is left out."""
+        size = batch.nbytes
+        cut: list[list[Piece]] = []
+        for offsets, mark in zip(lanes_of(batch, len(marks)), marks, strict=True):
+            left = [offset for offset in offsets if offset >= mark] if mark > batch.first_offset else offsets
+            parts = [left[at : at + self._piece_records] for at in range(0, len(left), self._piece_records)]
+            cut.append(
+                [Piece(part, size * len(part) // len(batch), batch, self._due(batch, part)) for part in parts]
+            )
+        return cut
+
+    def _due(self, batch: Batch, part: Sequence[int]) -> int:
+        if self._due_ms is None:
+            return 0
+        (record,) = batch.part(part)
+        return self._due_ms(batch.shard, record.timestamp)
+
+
+def is_transient(error: ShoalError) -> bool:
+    """Whether a read that failed so is simply tried again: the store is away, or the lease moves."""
+    return error.retriable or isinstance(error, NotOwner | Fenced)

@@ -1,0 +1,92 @@
+"""Everything a worker can be told, in one frozen object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal
+
+from shoal.core.checking import is_number, is_whole
+from shoal.core.errors import InvalidInput
+from shoal.core.limits import DURATION_S_MAX, LANES_MAX
+from shoal.core.retry import FailureRules
+
+
+class OnExpired(StrEnum):
+    """What to do when retention has removed what is to be read next."""
+
+    STOP = "stop"
+    """Stand still and say so, like a failure of `strict`."""
+    JUMP = "jump"
+    """Go on at the first record that is kept. What was skipped is counted and logged."""
+
+
+class OnStuck(StrEnum):
+    """What to do with a `process` that runs longer than `process_timeout`."""
+
+    REPORT = "report"
+    RELEASE = "release"
+    """Give its shard up: another consumer goes on from the last checkpoint."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """How a worker works. Times are in seconds."""
+
+    heartbeat_interval: float | None = None
+    """None: a quarter of the group's timeout."""
+    fetch_bytes: int = 8_000_000
+    """At most, of one shard, in one read."""
+    fetch_records: int = 1_000_000
+    ahead_bytes: int = 64_000_000
+    """What all shards together may have fetched and not yet finished."""
+    fetchers: int = 2
+    """Threads that read from the hub."""
+    batch_records: int = 1_000_000
+    """At most, handed to `process` at once."""
+    persist_interval: float = 60.0
+    """How often what was saved with `persist=False` reaches the hub."""
+    stop_timeout: float = 30.0
+    """How long `stop` waits for user code; after that its shards are given up."""
+    process_timeout: float | None = None
+    on_stuck: OnStuck = OnStuck.REPORT
+    on_expired: OnExpired = OnExpired.STOP
+    call_when_idle: float | None = None
+    """Call `process` with an empty batch when there was nothing for so long."""
+    parallelism: int = 1
+    """Lanes of a shard, by key: each has a processor of its own."""
+    failure: FailureRules = field(default_factory=FailureRules)
+    outages: tuple[type[BaseException], ...] = (ConnectionError, TimeoutError)
+    """Errors that mean the sink is out, and no record is to blame."""
+    create_group: bool = True
+    """Make the group if there is none, as these say:"""
+    start: str | datetime | Mapping[int, int] = "earliest"
+    in_order: bool = True
+    timeout: float = 20.0
+    handover_timeout: float | None = None
+    coordination: str = "coordinated"
+    strategy: str = "balanced"
+    until: Literal["now"] | None = None
+    """`now`: consume what was there when the worker started, and stop."""
+
+    def __post_init__(self) -> None:
+        for name in ("fetch_bytes", "fetch_records", "ahead_bytes", "fetchers", "batch_records"):
+            value = getattr(self, name)
+            if not is_whole(value) or value < 1:
+                raise InvalidInput(name, value, "a whole number from 1 on")
+        for name in ("persist_interval", "stop_timeout"):
+            self._check_duration(name, getattr(self, name))
+        for name in ("heartbeat_interval", "process_timeout", "call_when_idle"):
+            if getattr(self, name) is not None:
+                self._check_duration(name, getattr(self, name))
+        if not is_whole(self.parallelism) or not 1 <= self.parallelism <= LANES_MAX:
+            raise InvalidInput("parallelism", self.parallelism, f"from 1 to {LANES_MAX} lanes")
+        if self.until not in (None, "now"):
+            raise InvalidInput("until", self.until, "'now', or None to go on for ever")
+
+    @staticmethod
+    def _check_duration(name: str, value: float) -> None:
+        if not is_number(value) or not 0 < value <= DURATION_S_MAX:
+            raise InvalidInput(name, value, f"seconds, above 0 and up to {DURATION_S_MAX:g}")

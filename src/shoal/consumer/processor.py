@@ -1,0 +1,96 @@
+"""What users write: a class with three methods for each shard, or a plain function.
+
+A processor has a shard (or a lane of one) to itself, and runs one call at a time. What it raises is never
+passed over: the group's policy says what happens, see docs/workers.md.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from shoal.core.delivery import Reason
+from shoal.core.errors import InvalidInput
+from shoal.wire.batch import Batch
+
+if TYPE_CHECKING:
+    from shoal.consumer.checkpointer import Checkpointer
+
+
+class Processor:
+    """Processes one shard. Override what you need; `process` at least."""
+
+    def initialize(self, shard: int) -> None:
+        """Before the first batch. One that raises is tried again later, on a new object."""
+
+    def process(self, batch: Batch, checkpointer: Checkpointer) -> int | None:
+        """The next records, in order. Declare them done with `checkpointer.save()`.
+
+        Return nothing, or an offset to go back to: it and what follows come again.
+        """
+        raise NotImplementedError("a processor overrides process(batch, checkpointer)")
+
+    def shutdown(self, checkpointer: Checkpointer, reason: Reason) -> None:
+        """After the last batch. ENDED, MOVED and STOPPED may still save; LOST may not."""
+
+
+class ProcessFunction(Protocol):
+    """A plain function as a processor."""
+
+    def __call__(self, batch: Batch, checkpointer: Checkpointer, /) -> int | None: ...
+
+
+Factory = Callable[[], Processor]
+
+
+class FunctionProcessor(Processor):
+    """A function that processes batches, one after the other."""
+
+    def __init__(self, function: ProcessFunction) -> None:
+        self._function = function
+
+    def process(self, batch: Batch, checkpointer: Checkpointer) -> int | None:
+        """See Processor."""
+        return self._function(batch, checkpointer)
+
+
+def processor(function: ProcessFunction) -> Factory:
+    """Decorate a function `(batch, checkpointer)` to make it a processor."""
+    return lambda: FunctionProcessor(function)
+
+
+def factory_of(given: object) -> Factory:
+    """What makes a processor for each shard: of a class, a factory, or a function of two parameters."""
+    if isinstance(given, Processor):
+        raise InvalidInput(
+            "processor", given, "one object cannot serve several shards; give its class, or a factory"
+        )
+    if not callable(given):
+        raise InvalidInput("processor", given, "a Processor class, a factory of one, or a function")
+    if isinstance(given, type):
+        return _checked(given)
+    return processor(given) if _parameters(given) == _OF_FUNCTION else _checked(given)
+
+
+def _checked(make: Callable[[], object]) -> Factory:
+    def checked() -> Processor:
+        made = make()
+        if not all(callable(getattr(made, name, None)) for name in ("initialize", "process", "shutdown")):
+            raise InvalidInput("processor", made, "it has no initialize, process and shutdown")
+        return made  # type: ignore[return-value]  # it need not inherit, only be one
+
+    return checked
+
+
+def _parameters(given: Callable[..., object]) -> int:
+    """How many it wants. What cannot be asked is taken for a factory."""
+    try:
+        parameters = inspect.signature(given).parameters.values()
+    except (TypeError, ValueError):
+        return 0
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(one.kind in kinds and one.default is inspect.Parameter.empty for one in parameters)
+
+
+_OF_FUNCTION = 2

@@ -1,0 +1,45 @@
+"""What a worker has done, in figures. Counters only rise."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+_KEPT = 1024
+
+
+@dataclass(slots=True)
+class WorkerStats:
+    """Writer: the worker's deciding thread."""
+
+    records: int = 0
+    batches: int = 0
+    processing_ns: int = 0
+    failures: int = 0
+    """Times that user code raised."""
+    retries: int = 0
+    """Records that were set aside for another attempt."""
+    dead: int = 0
+    """Records that went to the dead stream."""
+    postponed: int = 0
+    """Batches that found no valid deadline, and waited for one."""
+    lost: int = 0
+    """Shards that were lost, not handed over."""
+    stuck: int = 0
+    skipped: int = 0
+    """Records that retention removed before they were read, and that the user said to skip."""
+    fetch_errors: int = 0
+    hand_overs: int = 0
+    hand_over_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    """How long the last ones took, from the request to the release."""
+
+    def processed(self, records: int, took_ns: int) -> None:
+        """A batch was processed."""
+        self.records += records
+        self.batches += 1
+        self.processing_ns += took_ns
+
+    def handed_over(self, took_ns: int) -> None:
+        """A shard was handed over as planned."""
+        self.hand_overs += 1
+        self.hand_over_ns.append(took_ns)

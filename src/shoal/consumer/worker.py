@@ -1,0 +1,279 @@
+"""A worker: one consumer of a group, and the user's processor on every shard that it holds.
+
+It joins, processes, hands over and leaves; `run` does so until a signal or `stop`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from types import FrameType, TracebackType
+from typing import Any, Final, Protocol, Self
+
+from shoal.consumer.aside import Aside
+from shoal.consumer.membership import Listener, Membership, boot_ms
+from shoal.consumer.options import WorkerOptions
+from shoal.consumer.processor import factory_of
+from shoal.consumer.runtime import Runtime, ShardListener
+from shoal.consumer.statistics import WorkerStats
+from shoal.core.aside import due_ms
+from shoal.core.draining import is_drained
+from shoal.core.errors import GroupExists, InvalidInput, UnknownGroup
+from shoal.core.model import ShardId, StreamName
+from shoal.core.names import checked_name, stream_name
+from shoal.core.retry import Policy
+from shoal.ports import HubService
+
+_log: Final = logging.getLogger("shoal.worker")
+
+
+class HubCalls(Protocol):
+    """What a worker needs of a hub."""
+
+    @property
+    def service(self) -> HubService: ...
+    def create_group(self, stream: str, group: str, **settings: Any) -> object: ...
+    def append(self, stream: str, shard: int, records: Sequence[Any]) -> object: ...
+    def join_group(
+        self,
+        stream: str,
+        group: str,
+        consumer: str,
+        *,
+        heartbeat_interval: float | None = None,
+        listener: Listener | None = None,
+    ) -> Membership: ...
+
+
+class Worker:
+    """Consumes its share of a stream. `run()`, or `start()` and `stop()`, or as a context manager."""
+
+    def __init__(
+        self,
+        hub: HubCalls,
+        stream: str,
+        group: str,
+        processor: object,
+        *,
+        name: str | None = None,
+        options: WorkerOptions | None = None,
+        executor: Executor | None = None,
+        listener: ShardListener | None = None,
+        **changes: Any,
+    ) -> None:
+        """`processor`: a Processor class, a factory of one, or a function `(batch, checkpointer)`.
+
+        `name`: this consumer's, unique in the group; without one it is made of host, process and chance.
+        `changes` are fields of WorkerOptions. `executor` runs user code, instead of threads of the worker's
+        own. `listener` is told `(what, shard, epoch)`: opened, closed, ended, lost, gone.
+        """
+        self._stream = stream_name(stream)
+        self.stream = str(self._stream)
+        self.group = checked_name("group", group)
+        self.name = checked_name("consumer", name) if name is not None else _own_name()
+        try:
+            self.options = replace(options or WorkerOptions(), **changes)
+        except TypeError as error:
+            raise InvalidInput("options", sorted(changes), f"{error}; see WorkerOptions") from error
+        self.stats = WorkerStats()
+        self._hub = hub
+        self._factory = factory_of(processor)
+        self._executor = executor
+        self._listener = listener
+        self._runtimes: list[Runtime] = []
+        self._drainer: Drainer | None = None
+        self._lock = threading.Lock()
+
+    # --- Life. ---------------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Join the group and begin; returns at once."""
+        with self._lock:
+            if self._runtimes:
+                raise InvalidInput("worker", self.name, "it was started before; make a new one")
+            service = self._hub.service
+            stream = service.describe_stream(self._stream)
+            self._see_group(str(self._stream), is_retry=False)
+            aside = None
+            if self.options.failure.policy is Policy.BEST_TRIED:
+                aside = Aside(self._hub, stream, self.group, self.options.failure)
+            targets = None
+            if self.options.until is not None:
+                targets = {shard.id: shard.next_offset for shard in stream.shards}
+            self._begin(str(self._stream), self.options, aside=aside, targets=targets)
+            if aside is not None and self.options.failure.max_attempts > 1:
+                aside.see_retry()
+                self._see_group(str(aside.retry), is_retry=True)
+                self._begin(str(aside.retry), self.options, aside=aside, due_ms=self._due_ms)
+            if targets is not None:
+                self._drainer = Drainer(self._hub.service, self._stream, self.group, targets)
+        return self
+
+    def _begin(self, stream: str, options: WorkerOptions, **how: Any) -> None:
+        """Join the group of one stream, and work for it."""
+        begun: list[Runtime] = []
+
+        def changed(_: object) -> None:
+            for runtime in begun:
+                runtime.leases_changed()
+
+        member = self._hub.join_group(
+            stream, self.group, self.name, heartbeat_interval=options.heartbeat_interval, listener=changed
+        )
+        runtime = Runtime(
+            self._hub.service,
+            member,
+            self._factory,
+            options,
+            stats=self.stats,
+            executor=self._executor,
+            listener=self._listener,
+            **how,
+        )
+        begun.append(runtime)
+        self._runtimes.append(runtime)
+        runtime.start()
+
+    def _due_ms(self, tier: int, set_aside_ms: int) -> int:
+        wall_ms = time.time_ns() // 1_000_000
+        return due_ms(self.options.failure, tier, set_aside_ms, wall_ms, boot_ms())
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Finish what runs, hand everything over, leave. Raises what ended the worker by itself, if it did.
+
+        After `timeout` seconds (`stop_timeout`) what still runs is given up: it can save nothing more.
+        """
+        bound = self.options.stop_timeout if timeout is None else timeout
+        for runtime in self._runtimes:
+            runtime.stop(bound)
+        self.wait(bound + _LEAVE_S)
+        if self.error is not None:
+            raise self.error
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it has ended; False after the timeout."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        return all(
+            runtime.is_over.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            for runtime in self._runtimes
+        )
+
+    def run(self) -> None:
+        """Work until SIGTERM, Ctrl-C or `stop()`, or until all is drained; then hand everything over."""
+        asked = threading.Event()
+        with _signals(asked):
+            self.start()
+            while not asked.wait(_POLL_S) and not self._is_at_end():
+                pass
+            self.stop()
+
+    def _is_at_end(self) -> bool:
+        """One part that ended by itself ends the others."""
+        if any(runtime.is_over.is_set() for runtime in self._runtimes):
+            return True
+        return self._drainer is not None and self._drainer.is_drained(self._runtimes[0])
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has been started and has not ended."""
+        return any(not runtime.is_over.is_set() for runtime in self._runtimes)
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why it ended by itself."""
+        return next((runtime.error for runtime in self._runtimes if runtime.error is not None), None)
+
+    @property
+    def shards(self) -> Mapping[int, str]:
+        """What it holds of the stream, and in which phase each shard is."""
+        if not self._runtimes:
+            return {}
+        return {shard: held.tenure.phase.value for shard, held in list(self._runtimes[0].held.items())}
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<Worker {self.name} of {self.group} on {self.stream}, {len(self.shards)} shards>"
+
+    # --- How. ----------------------------------------------------------------------------------------
+
+    def _see_group(self, stream: str, *, is_retry: bool) -> None:
+        """Make the group if it is not there and the user did not forbid it."""
+        options = self.options
+        try:
+            self._hub.service.groups.find(stream_name(stream), self.group)
+        except UnknownGroup:
+            if not options.create_group and not is_retry:
+                raise
+            with suppress(GroupExists):
+                self._hub.create_group(
+                    stream,
+                    self.group,
+                    in_order=options.in_order and not is_retry,
+                    timeout=options.timeout,
+                    handover_timeout=options.handover_timeout,
+                    coordination=options.coordination,
+                    strategy=options.strategy,
+                    start="earliest" if is_retry else options.start,
+                )
+
+
+class Drainer:
+    """Knows when all that was there at the start has been consumed, by this worker or by others."""
+
+    def __init__(
+        self, service: HubService, stream: StreamName, group: str, targets: Mapping[ShardId, int]
+    ) -> None:
+        self._service, self._stream, self._group, self._targets = service, stream, group, targets
+
+    def is_drained(self, runtime: Runtime) -> bool:
+        """Asks the hub only once this worker has nothing left to do."""
+        if not runtime.is_drained:
+            return False
+        here = set(runtime.held)
+        info = self._service.groups.describe(self._stream, self._group)
+        return is_drained(info, self._targets, here)
+
+
+def _own_name() -> str:
+    host = "".join(c if c.isalnum() or c in "-_." else "-" for c in socket.gethostname())[:60]
+    return f"{host or 'worker'}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+@contextmanager
+def _signals(asked: threading.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT ask for a stop while this lasts; only the main thread can have them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ask(number: int, _: FrameType | None) -> None:
+        _log.info("%s: stopping", signal.Signals(number).name)
+        asked.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+_POLL_S: Final = 0.1
+_LEAVE_S: Final = 10.0
+"""What leaving itself may take: a few calls of the store, each with a bound."""

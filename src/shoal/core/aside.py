@@ -1,0 +1,78 @@
+"""What goes with a record that is set aside: where it came from, how often it was tried, why it failed.
+
+It travels in the record's headers. A retry stream has one shard for each delay, so that the records of a
+shard come due in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shoal.core.model import StreamName
+from shoal.core.retry import FailureRules
+
+_PREFIX = "shoal-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a record that was set aside came from, and what became of it."""
+
+    stream: str
+    shard: int
+    offset: int
+    timestamp: int
+    attempts: int
+    error: str
+
+    def headers(self) -> dict[str, bytes]:
+        """As the record carries it."""
+        return {
+            f"{_PREFIX}stream": self.stream.encode(),
+            f"{_PREFIX}shard": str(self.shard).encode(),
+            f"{_PREFIX}offset": str(self.offset).encode(),
+            f"{_PREFIX}timestamp": str(self.timestamp).encode(),
+            f"{_PREFIX}attempts": str(self.attempts).encode(),
+            f"{_PREFIX}error": self.error.encode(),
+        }
+
+
+def origin_of(headers: Mapping[str, bytes]) -> Origin | None:
+    """What the headers say; None if the record was never set aside."""
+    try:
+        return Origin(
+            stream=headers[f"{_PREFIX}stream"].decode(),
+            shard=int(headers[f"{_PREFIX}shard"]),
+            offset=int(headers[f"{_PREFIX}offset"]),
+            timestamp=int(headers[f"{_PREFIX}timestamp"]),
+            attempts=int(headers[f"{_PREFIX}attempts"]),
+            error=headers[f"{_PREFIX}error"].decode(errors="replace"),
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def own_headers(headers: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The record's own headers, without ours."""
+    return {name: value for name, value in headers.items() if not name.startswith(_PREFIX)}
+
+
+def retry_stream(stream: StreamName, group: str) -> StreamName:
+    """Where records of this group wait for another attempt."""
+    return StreamName(stream.project, f"{stream.stream}.{group}.retry")
+
+
+def dead_stream(stream: StreamName, group: str) -> StreamName:
+    """Where records of this group end that could not be processed."""
+    return StreamName(stream.project, f"{stream.stream}.{group}.dead")
+
+
+def due_ms(rules: FailureRules, tier: int, set_aside_ms: int, wall_ms: int, now_ms: int) -> int:
+    """When a record is tried again, on the clock of `now_ms`.
+
+    It was set aside at `set_aside_ms` of a wall clock, which shows `wall_ms` now. However the wall clocks
+    jump, nobody waits longer than the delay.
+    """
+    delay_ms = round(rules.delays_s[min(tier, len(rules.delays_s) - 1)] * 1000)
+    return now_ms + min(max(0, set_aside_ms + delay_ms - wall_ms), delay_ms)

@@ -1,0 +1,54 @@
+"""A batch in the hands of user code: it knows how far it was iterated, and ends when the lease does.
+
+Invariant: no record is given out by iteration after the deadline has passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from shoal.wire.batch import Batch
+from shoal.wire.record import Record
+
+Guard = Callable[[], int]
+"""Says until when, on the clock that it is asked by, records may be given out; raises if they may not."""
+
+
+class Delivered(Batch):
+    """See Batch. For one call of `process`."""
+
+    __slots__ = ("_clock_ns", "_guard", "is_through", "reached")
+
+    @classmethod
+    def of(cls, batch: Batch, offsets: Sequence[int], guard: Guard, clock_ns: Callable[[], int]) -> Delivered:
+        """Those records of a batch."""
+        made = cls(**batch._part(offsets))
+        made._guard, made._clock_ns = guard, clock_ns
+        made.reached = None
+        made.is_through = False
+        made.end_of_shard = batch.end_of_shard and bool(offsets) and offsets[-1] + 1 == batch.next_offset
+        return made
+
+    _guard: Guard
+    _clock_ns: Callable[[], int]
+    reached: int | None
+    """The offset of the record that was given out last by iteration."""
+    is_through: bool
+    """Iteration came to its end."""
+
+    def __iter__(self) -> Iterator[Record]:
+        clock_ns = self._clock_ns
+        until_ns = self._guard()
+        for record in super().__iter__():
+            if clock_ns() >= until_ns:
+                until_ns = self._guard()
+            self.reached = record.offset
+            yield record
+        self.is_through = True
+
+    @property
+    def declared(self) -> int:
+        """What a save without an offset means: all of it, or, in the midst of a loop, up to this record."""
+        if self.reached is None or self.is_through:
+            return self.next_offset
+        return self.reached + 1

@@ -1,0 +1,55 @@
+"""A hub on a file of the test's own, and the `shoal` program on it."""
+
+import subprocess
+from collections.abc import Iterator
+from typing import IO
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import shoal
+from shoal.cli import app
+from tests.scenario.programs import PROGRAM, Run, Start
+
+
+@pytest.fixture
+def hub(sqlite_url: str) -> Iterator[shoal.Hub]:
+    with shoal.connect(sqlite_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def run(sqlite_url: str) -> Run:
+    """Runs a command on a hub of the test's own, and demands the exit code."""
+
+    def run_command(*words: str, exits: int = 0, given: str | bytes | None = None) -> Result:
+        result = CliRunner().invoke(app, list(words), input=given, env={"SHOAL_HUB": sqlite_url})
+        assert result.exit_code == exits, (words, result.output, result.exception)
+        assert "Traceback" not in result.output
+        if exits not in (0, 1):
+            assert result.stderr.startswith("error: ")
+            assert result.stderr.count("\n") == 1
+        return result
+
+    return run_command
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts the program. Whatever a failed test leaves running is ended, and its pipes are closed."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start_program(*words: str, given: IO[bytes] | int | None = None) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [PROGRAM, *words], stdin=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        started.append(process)
+        return process
+
+    yield start_program
+    for process in started:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()

@@ -1,0 +1,182 @@
+"""Random histories of one shard in a worker's hands, with one lane and with several.
+
+Defends invariants 3, 4 and 5 for a single tenure: a lane gets its records in order, a failed one again before
+anything after it, none is passed over; the checkpoint never covers what was not declared done.
+"""
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import Phase as Stage
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.core.delivery import (
+    Failure,
+    Phase,
+    Piece,
+    Process,
+    Reason,
+    Release,
+    SetAside,
+    ShutDown,
+    StopWorker,
+    Task,
+    Tenure,
+)
+from shoal.core.errors import LeaseLost
+from shoal.core.model import ShardId
+from shoal.core.retry import Backoff, FailureRules, Policy
+
+END = 30
+
+
+@dataclass
+class Shard:
+    """A closed shard of END records, and user code that fails as it is told."""
+
+    tenure: Tenure
+    lanes: int
+    rules: FailureRules
+    now_ms: int = 0
+    running: dict[int, Task] = field(default_factory=dict)
+    given: dict[int, list[int]] = field(default_factory=dict)
+    """Offsets that each lane finished, in order, each once."""
+    aside: list[int] = field(default_factory=list)
+    declared: dict[int, int] = field(default_factory=dict)
+    released: Release | None = None
+
+    def lane_of(self, offset: int) -> int:
+        return offset * 7 % self.lanes
+
+    def turn(self) -> None:
+        for action in self.tenure.advance(self.now_ms):
+            if isinstance(action, Release):
+                assert self.released is None, "released twice"
+                assert not self.running, "released while user code runs"
+                self.released = action
+            else:
+                assert not isinstance(action, StopWorker)
+                assert action.lane not in self.running, "two calls at once on one lane"
+                self.running[action.lane] = action
+                if isinstance(action, Process):
+                    self.check_order(action)
+
+    def check_order(self, process: Process) -> None:
+        done = self.given.setdefault(process.lane, [])
+        mine = [o for o in range(END) if self.lane_of(o) == process.lane and o not in self.aside]
+        wanted = [o for o in mine if o not in done]
+        offsets = list(process.piece.offsets)
+        assert offsets == wanted[: len(offsets)], f"lane {process.lane}: {offsets} while {wanted} are due"
+
+    def fetch(self, count: int) -> None:
+        wanted = self.tenure.wanted
+        if wanted is None:
+            return
+        assert wanted.lane is None
+        upto = min(END, wanted.offset + count)
+        pieces = []
+        for lane in range(self.lanes):
+            mark = self.tenure.lanes[lane].handed
+            offsets = [o for o in range(max(mark, wanted.offset), upto) if self.lane_of(o) == lane]
+            pieces.append([Piece(offsets, len(offsets))] if offsets else [])
+        self.tenure.is_fetching = True
+        self.tenure.got(pieces, upto, is_end=upto == END)
+
+    def finish(self, lane: int, *, saves: bool) -> None:
+        """User code of a lane returns."""
+        action = self.running.pop(lane)
+        if isinstance(action, Process):
+            self.given[lane] += action.piece.offsets
+            if saves and self.tenure.reason is Reason.LOST:
+                with pytest.raises(LeaseLost):
+                    self.tenure.save(lane, action.piece.next)
+            elif saves:
+                self.declared[lane] = self.tenure.save(lane, action.piece.next)
+        if isinstance(action, SetAside):
+            self.aside.append(action.offset)
+        self.tenure.returned(lane)
+        if saves and isinstance(action, Process) and self.tenure.reason is not Reason.LOST:
+            assert self.tenure.save(lane, None) == action.piece.next
+
+    def fail(self, lane: int, reached: int | None, kind: str, *, is_outage: bool) -> None:
+        if isinstance(self.running[lane], SetAside):
+            return
+        action = self.running.pop(lane)
+        if isinstance(action, ShutDown) and action.reason is Reason.ENDED:
+            # What was not declared done comes again, set aside or not.
+            done = [each.done for each in self.tenure.lanes]
+            for each, offsets in self.given.items():
+                self.given[each] = [o for o in offsets if o < done[each]]
+            self.aside = [o for o in self.aside if o < done[self.lane_of(o)]]
+        if isinstance(action, Process) and reached is not None:
+            reached = action.piece.offsets[reached % len(action.piece.offsets)]
+        self.tenure.raised(
+            lane, Failure(kind=kind, text="", reached=reached, is_outage=is_outage), self.now_ms, 0.5
+        )
+
+    def check_checkpoint(self) -> None:
+        """Below the checkpoint everything was finished and declared, or set aside."""
+        for offset in range(min(self.tenure.checkpoint, END)):
+            lane = self.lane_of(offset)
+            is_done = offset in self.given.get(lane, []) and offset < self.declared.get(lane, 0)
+            assert is_done or offset in self.aside, f"checkpoint {self.tenure.checkpoint} passes {offset}"
+
+
+@settings(max_examples=120, deadline=None, phases=[Stage.explicit, Stage.reuse, Stage.generate])
+@given(
+    data=st.data(),
+    lanes=st.sampled_from([1, 1, 2, 3]),
+    policy=st.sampled_from([Policy.STRICT, Policy.BEST_TRIED]),
+)
+def test_nothing_is_passed_over_or_overtaken(data: st.DataObject, lanes: int, policy: Policy) -> None:
+    rules = FailureRules(policy=policy, backoff=Backoff(first_s=0.01, jitter=0), outage_after=3)
+    shard = Shard(Tenure(ShardId(0), 5, 0, rules, marks=(0,) * lanes), lanes, rules)
+    shard.tenure.begin()
+    stop = data.draw(st.sampled_from([None, None, Reason.MOVED, Reason.STOPPED, Reason.LOST]))
+    stop_after = data.draw(st.integers(0, 60))
+    for turn in range(120):
+        shard.turn()
+        shard.check_checkpoint()
+        if turn == stop_after and stop is not None:
+            shard.tenure.lose(None) if stop is Reason.LOST else shard.tenure.ask(stop)
+            continue
+        what = data.draw(st.sampled_from(["finish", "finish", "save", "save", "fail", "fetch", "time"]))
+        lane = data.draw(st.sampled_from(sorted(shard.running))) if shard.running else None
+        if what == "fetch":
+            shard.fetch(data.draw(st.integers(1, 9)))
+        elif what == "time":
+            shard.now_ms += data.draw(st.integers(1, 50))
+        elif lane is not None and what == "fail":
+            shard.fail(
+                lane,
+                data.draw(st.none() | st.integers(0, 8)),
+                data.draw(st.sampled_from(["A", "B"])),
+                is_outage=data.draw(st.booleans()),
+            )
+        elif lane is not None:
+            shard.finish(lane, saves=what == "save")
+    _heal(shard)
+    if stop is None or shard.tenure.reason is Reason.ENDED:
+        assert shard.released is not None
+        assert shard.released.checkpoint == END
+        seen = sorted([o for offsets in shard.given.values() for o in offsets] + shard.aside)
+        assert seen == list(range(END))
+    else:
+        assert shard.released is not None
+        assert (shard.released.checkpoint is None) == (shard.tenure.reason is Reason.LOST)
+
+
+def _heal(shard: Shard) -> None:
+    """User code returns from now on."""
+    for _ in range(400):
+        shard.now_ms += 1000
+        shard.turn()
+        shard.fetch(5)
+        for lane in list(shard.running):
+            shard.finish(lane, saves=True)
+        shard.check_checkpoint()
+        if shard.released is not None:
+            assert shard.tenure.phase is Phase.STOP_COMPLETED
+            return
+    raise AssertionError(f"it never ends: {shard.tenure.phase}, {shard.running}")
