@@ -13,15 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from shoal.consumer.member import Member
 from shoal.consumer.membership import Listener, boot_ms
 from shoal.core.errors import (
     HubClosed,
     NameTaken,
     NotFound,
-    NotOwner,
     ShoalError,
     StoreBusy,
     StoreError,
@@ -50,7 +49,7 @@ _REST: Final = 4
 """How much longer than it works the taker rests."""
 
 
-class LeasedMembership:
+class LeasedMembership(Member):
     """A living member of a leased group. Use it from any thread; close it with `leave()`.
 
     Writer of the consumer's state: both threads and callers, under `_changed`. In a forked child it is void.
@@ -66,28 +65,24 @@ class LeasedMembership:
         interval_ms: int | None = None,
         listener: Listener | None = None,
     ) -> None:
-        self.name, self.stream, self.group, self.group_id = name, stream, group.name, group.id
+        self.group_id = group.id
         self._service = service
         self._stream = service.describe_stream(stream)
         leased = service.groups.leased(group)
         self._table, self._key, self._starts = leased.table, leased.key, leased.starts
-        self._listener = listener
         self._interval_ms = interval_ms or default_interval_ms(group.settings.timeout_ms)
         self._settings = group.settings
-        self._void = False
         self._error: ShoalError | None = None
         self._is_retired = False
+        super().__init__(stream, group.name, name, listener)
         self._consumer = self._newborn()
-        self._begin()
         self._join(self._consumer)
         renew_in_child(self)
         for thread in self._threads:
             thread.start()
 
     def _begin(self) -> None:
-        self._changed = threading.Condition()
-        self._stop = threading.Event()
-        self._changes = 0
+        super()._begin()
         self._taking, self._renewing = threading.RLock(), threading.RLock()
         self._threads = [
             threading.Thread(target=work, name=f"shoal-{what}-{self.name}", daemon=True)
@@ -128,12 +123,6 @@ class LeasedMembership:
     def fence(self, shard: int) -> Fence:
         """What a read shows."""
         return Fence(self.group_id, self._lease(shard).epoch, is_leased=True)
-
-    def wait(self, seen: int, timeout: float) -> int:
-        """Wait until what is held has changed since `seen` (0 at first), or is lost; the new number."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._changes > seen, timeout)
-            return self._changes
 
     # --- What it does. ---
 
@@ -200,23 +189,6 @@ class LeasedMembership:
         self._stop.set()
         with self._changed:
             self._note_change()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.leave()
-
-    def __repr__(self) -> str:
-        return f"<LeasedMembership {self.name} of {self.group} on {self.stream}, {len(self.leases)} shards>"
-
-    def _lease(self, shard: int) -> Lease:
-        lease = self._consumer.leases.get(ShardId(shard))
-        if lease is None:
-            raise NotOwner(shard=shard, consumer=self.name, owner=None)
-        return lease
 
     # --- The table. ---
 
@@ -313,21 +285,11 @@ class LeasedMembership:
         return told.changes
 
     def _hear(self, told: Told) -> None:
-        if not (told.opened or told.closing or told.lost):
-            return
-        with self._changed:
-            self._note_change()
-        if self._listener is not None:
+        if told.opened or told.closing or told.lost:
+            with self._changed:
+                self._note_change()
             holding = Holding(incarnation=self.incarnation, timeout_ms=1, interval_ms=1)
-            outcome = Answered(holding=holding, opened=told.opened, closing=told.closing, lost=told.lost)
-            try:
-                self._listener(outcome)
-            except Exception:  # noqa: BLE001 - around user code: renewals go on
-                _log.exception("the listener of %s raised", self.name)
-
-    def _note_change(self) -> None:
-        self._changes += 1
-        self._changed.notify_all()
+            self._tell(Answered(holding=holding, opened=told.opened, closing=told.closing, lost=told.lost))
 
     # --- The threads. ---
 
