@@ -36,7 +36,8 @@ _NO_NEWS: Final = -1
 class SQLLeaseTable:
     """See LiveTable.
 
-    `_known` and `_news` are of the last glance. Writer: whoever glances; a race costs a row read anew.
+    `_known`, `_news` and `_glanced_s` are of the last glance. Writer: whoever glances; a race costs a row
+    read anew.
     """
 
     def __init__(self, database: Database, name: str) -> None:
@@ -56,6 +57,7 @@ class SQLLeaseTable:
         )
         self._known: dict[int, LeaseRow] = {}
         self._news = _NO_NEWS
+        self._glanced_s = 0.0
         self._with_sequence: set[str] = set()
         self._hints: Hints | None = None
         with database.write() as connection, database.dialect.migration_lock(connection):
@@ -92,6 +94,7 @@ class SQLLeaseTable:
             leases = self._all_leases(connection, group)
             instances = [self._instances.to_row(row) for row in self._instances.columns(connection, group)]
             sequences = self._sequences.columns(connection, group)
+        self._glanced_s = time.monotonic()
         self._news = sequences[0].news if sequences else _NO_NEWS
         sequence = self._sequences.to_row(sequences[0]) if sequences else SequenceRow(group=group)
         return Glance(leases, instances, sequence)
@@ -239,7 +242,7 @@ class SQLLeaseTable:
     def wait(self, group: str, timeout_s: float) -> None:
         """See LiveTable. Every commit of anyone is a hint, so a counter of news says whether it was one."""
         deadline = time.monotonic() + timeout_s
-        time.sleep(min(timeout_s, _BREATH_S))
+        time.sleep(max(0.0, min(timeout_s, self._glanced_s + _BREATH_S - time.monotonic())))
         if self._hints is None:
             self._hints = self._database.dialect.hints(self._database.engine)
         while time.monotonic() < deadline:
