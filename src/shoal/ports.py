@@ -5,7 +5,7 @@ Whoever implements one of these passes its contract suite in `shoal.testing.cont
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -110,6 +110,10 @@ class CatalogStore(Protocol):
 
     def load_stream(self, name: StreamName) -> StreamInfo:
         """The stream as of now, or UnknownStream, or UnknownProject."""
+
+    def refresh_stream(self, known: StreamInfo, shards: Collection[ShardId] = ()) -> StreamInfo:
+        """A stream that was loaded before, with its map as of now, and these shards. The others are as they
+        were, unless the stream was split or merged; whatever is closed stays as it is. Or UnknownStream."""
 
     def load_stream_by_id(self, stream_id: int) -> StreamInfo | None:
         """The stream of this id, if it has not been deleted."""
@@ -409,6 +413,9 @@ class HubService(Protocol):
 
     def create_stream(self, name: StreamName, settings: StreamSettings, shards: int) -> StreamInfo: ...
     def describe_stream(self, name: StreamName) -> StreamInfo: ...
+    def refresh_stream(self, known: StreamInfo, shards: Collection[ShardId] = ()) -> StreamInfo:
+        """The map as of now, and the ends of these shards: cheaper than describing all of them again."""
+
     def list_streams(self, project: str | None) -> list[StreamInfo]: ...
     def list_projects(self) -> list[str]: ...
     def delete_project(self, project: str) -> None: ...

@@ -159,7 +159,7 @@ class LocalGroups:
         stream = self._store.load_stream(name)
         positions = resolved(stream, start, lambda shard, ms: self._offset_at(stream, shard, ms))
         if found.settings.coordination is Coordination.LEASED:
-            return self._leased.rewind(found, stream, positions)
+            return self._leased.rewind(found, stream, positions, why)
         return self._step(found.id, Rewind(positions=positions, why=why)).had_been_read
 
     def history(self, name: StreamName, group: str, limit: int) -> Sequence[tuple[int, Note]]:
@@ -266,6 +266,8 @@ class LocalGroups:
         for group in self._store.list_groups(stream.id):
             if group.settings.coordination is Coordination.COORDINATED:
                 self._step(group.id, Sync())
+            else:
+                self._leased.follow(group)
 
     def close(self) -> None:
         """End the watch."""
