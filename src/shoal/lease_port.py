@@ -77,6 +77,12 @@ class LiveTable(LeaseTable, Protocol):
         the row that is there.
         """
 
+    def listen(self) -> None:
+        """Before the first glance: see that waiting for what comes after it need not begin with a connection.
+
+        For the thread that waits.
+        """
+
     def wait(self, group: str, timeout_s: float) -> None:
         """Return when a shard changed hands, or a consumer came or went, since the last glance; or after the
         timeout. Renewals and watches wake nobody. For one thread at a time.

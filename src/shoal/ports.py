@@ -164,6 +164,9 @@ class LogStore(Protocol):
     def batch_at(self, stream_id: int, shard: ShardId, offset: int) -> tuple[BatchMeta, int] | None:
         """The batch that holds this offset, and the highest timestamp (µs) up to its end."""
 
+    def batches_at(self, stream_id: int, offsets: Mapping[ShardId, int]) -> Mapping[ShardId, BatchMeta]:
+        """For each shard the batch that holds its offset, if there is one; as of one moment."""
+
     def stats(self, stream: StreamInfo) -> StreamStats:
         """Figures of one stream."""
 

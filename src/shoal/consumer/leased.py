@@ -352,6 +352,7 @@ class LeasedMembership(Member):
         counts: waiting for another's commit is rest enough.
         """
         began = time.thread_time()
+        self._table.listen()
         view = self._view()
         with self._changed:
             told = self._consumer.look(view, now_ms=boot_ms(), watch_ms=_watch_ms())

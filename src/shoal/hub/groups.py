@@ -312,14 +312,14 @@ class LocalGroups:
     def _described(self, group: Group, stream: StreamInfo) -> GroupInfo:
         if group.settings.coordination is Coordination.LEASED:
             group = self._leased.viewed(group, stream)
-        oldest: dict[ShardId, int] = {}
+        lagging: dict[ShardId, int] = {}
         for claim in group.claims:
             shard = stream.shards[claim.shard]
             position = max(claim.checkpoint, shard.first_offset)
             if position < shard.next_offset:
-                found = self._store.batch_at(stream.id, shard.id, position)
-                if found is not None:
-                    oldest[shard.id] = found[0].appended_ms
+                lagging[shard.id] = position
+        found = self._store.batches_at(stream.id, lagging) if lagging else {}
+        oldest = {shard: meta.appended_ms for shard, meta in found.items()}
         since = {shard: times[0] for shard, times in self._store.claim_times(group.id).items()}
         return described(
             group,

@@ -239,12 +239,19 @@ class SQLLeaseTable:
         if is_news:
             self._database.dialect.announce(connection, [f"l{group}"])
 
+    def listen(self) -> None:
+        """See LiveTable. The first wait for a hint opens the connection, and returns at once."""
+        if self._hints is None:
+            self._hints = self._database.dialect.hints(self._database.engine)
+            with self._database.listening(self._hints):
+                self._hints.wait()
+
     def wait(self, group: str, timeout_s: float) -> None:
         """See LiveTable. Every commit of anyone is a hint, so a counter of news says whether it was one."""
         deadline = time.monotonic() + timeout_s
         time.sleep(max(0.0, min(timeout_s, self._glanced_s + _BREATH_S - time.monotonic())))
-        if self._hints is None:
-            self._hints = self._database.dialect.hints(self._database.engine)
+        self.listen()
+        assert self._hints is not None
         while time.monotonic() < deadline:
             with self._database.listening(self._hints):
                 heard = self._hints.wait()
