@@ -84,6 +84,8 @@ class LeasedConsumer:
         self._lettings: dict[ShardId, Letting] = {}
         self._marks: Marks = {}
         self._seen = 0
+        self._distrusted = 0
+        """Epochs up to this one may have been given twice, by a table that forgot: they are let go of."""
 
     @property
     def leases(self) -> dict[ShardId, Lease]:
@@ -189,6 +191,7 @@ class LeasedConsumer:
         if there is not None and there.incarnation != self.me.incarnation:
             self._bar(NameTaken(self.me.name), told)
         rows = {row.shard: row for row in view.rows}
+        self._distrusted = max(self._distrusted, view.sequence.distrusted)
         for shard in list(self._held):
             self._learn(shard, rows.get(shard), told)
         told.changes = [
@@ -198,7 +201,7 @@ class LeasedConsumer:
         return told
 
     def _look(self, view: View, *, now_ms: int, watch_ms: int, is_parting: bool = False) -> Sequence[Change]:
-        if self.error is not None:
+        if self.error is not None or not self._is_known(view):
             return ()
         self._forget_former(view)
         me = replace(self.me, former=self._former, is_taking=self.me.is_taking and not is_parting)
@@ -209,6 +212,11 @@ class LeasedConsumer:
         self._marks = looked.marks
         self._see(view.sequence, *view.rows)
         return looked.changes
+
+    def _is_known(self, view: View) -> bool:
+        """Who has no row was expired, or its group was deleted: rows that are gone with it must not be made
+        again. Its next beat says so."""
+        return any(row.incarnation == self.me.incarnation for row in view.instances)
 
     def _returning(self, view: View, now_ms: int) -> Iterator[Change]:
         """Rows that say they are ours while we hold nothing: adopted, or let go of."""
@@ -222,7 +230,7 @@ class LeasedConsumer:
             if self.error is None and is_trusted:
                 change = renewing.adoption(
                     row,
-                    letting.epoch if letting is not None else 0,
+                    max(self._distrusted, letting.epoch if letting is not None else 0),
                     timeout_ms=self.me.timeout_ms,
                     interval_ms=self.me.interval_ms,
                     now_ms=now_ms,
@@ -325,6 +333,9 @@ class LeasedConsumer:
             case ChangeKind.RENEW | ChangeKind.SAVE | ChangeKind.RELEASE:
                 assert found is None or isinstance(found, LeaseRow)
                 assert isinstance(change.old, LeaseRow)
+                if renewing.is_forgotten(change.old, found):
+                    self._give_up(change.old, told)
+                    return
                 self._learn(change.old.shard, found, told)
                 told.changes.extend(self._again(change, found, shard))
             case _:
@@ -376,8 +387,16 @@ class LeasedConsumer:
         else:
             self._keep(after, told)
 
+    def _give_up(self, row: LeaseRow, told: Told) -> None:
+        """The table forgot what we had written: whatever it has left of this lease is let go of."""
+        held = self._held.get(row.shard)
+        if held is not None and held.lease.epoch == row.owner_epoch:
+            del self._held[row.shard]
+            told.lost.append(held.lease)
+            self._lettings[row.shard] = Letting(epoch=held.lease.epoch, checkpoint=None)
+
     def _keep(self, held: Held, told: Told) -> None:
-        if self.error is not None:
+        if self.error is not None or held.lease.epoch <= self._distrusted:
             held = replace(held, lease=replace(held.lease, is_wanted=False))
         self._held[held.lease.shard] = held
         if not held.lease.is_wanted:
