@@ -18,10 +18,10 @@ from shoal.core.events import Join, Leave, Letting, Release, Retire
 from shoal.core.holding import Holding
 from shoal.core.membership import Beat
 from shoal.core.model import ShardId
-from sim.hub import Fetched, Hub
+from sim.hub import Hub
 from sim.loop import MS, Future, Process, Steps
 from sim.network import Network
-from sim.seat import Lessee
+from sim.seat import Fetched, Lessee
 from sim.stage import Stage
 
 LEAVE_TRIES: Final = 20
@@ -267,6 +267,4 @@ class CoordinatedSeat:
             return
 
     def _deadline_clock(self) -> int:
-        if "deadline by the clock that stops" in self._stage.switches:
-            return self._process.watch_us() // MS
-        return self._process.boot_ms()
+        return self._stage.deadline_clock_ms(self._process)

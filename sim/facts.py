@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from shoal.core.group import Claim, GroupSettings, Member
 from shoal.core.model import ShardId
@@ -10,7 +11,8 @@ from sim.checks_delivery import DeliveryChecks
 from sim.checks_holding import HoldingChecks
 from sim.history import History
 from sim.loop import Loop
-from sim.store import GroupRows, Store
+from sim.rows import Rows
+from sim.store import Store
 from sim.stream import Stream
 
 
@@ -26,10 +28,9 @@ class Facts:
         self.moved_at = 0
         """When a shard last changed hands."""
 
-    def group_made(self, rows: GroupRows, stream: Stream) -> None:
+    def group_made(self, rows: Rows, stream: Stream, starts: list[int]) -> None:
         self.history.say("store", f"group {rows.id} on stream {stream.id}: {rows.settings}")
         self.holding.group_made()
-        starts = [claim.checkpoint for claim in rows.claims]
         self.delivery.group_made(rows.id, stream, rows.settings, starts)
 
     def updated(self, settings: GroupSettings) -> None:
@@ -51,8 +52,8 @@ class Facts:
             self.history.say(incarnation, f"is done with shard {shard} at {epoch} up to {offset}")
         self.delivery.declared(group, shard, epoch, offset)
 
-    def wrote(self, incarnation: str, shard: int, epoch: int) -> None:
-        if not self.holding.wrote(incarnation, shard, epoch):
+    def wrote(self, group: int, incarnation: str, shard: int, epoch: int) -> None:
+        if not self.holding.wrote(group, incarnation, shard, epoch):
             self.history.counts["refused by a sink"] += 1
 
     def release_sent(self, incarnation: str, shard: int, epoch: int) -> None:
@@ -72,7 +73,8 @@ class Facts:
         owner = (after.owner, after.owner_epoch)
         if before is not None and before.owner is not None and owner != (before.owner, before.owner_epoch):
             is_planned = by in {"release", "leave"} and who == before.owner
-            self.delivery.let_go(before, is_planned=is_planned)
+            # What is let go of because the store forgot it is not handed over.
+            self.delivery.let_go(before, is_planned=is_planned and not self.holding.is_lenient)
             # One that has nothing left to hand out may think what it likes.
             if not is_planned and not self._is_done(before):
                 may_act = self.may_act(before.owner, before.shard, before.owner_epoch)
@@ -81,6 +83,12 @@ class Facts:
             self.moved_at = self._loop.now
             if after.owner is not None:
                 self.history.counts["moves"] += 1
+
+    def claim_cleaned(self, before: Claim) -> None:
+        """The row of a shard that is done was removed."""
+        self.history.say("store", f"cleaned: shard {before.shard}")
+        if before.owner is not None:
+            self.claim_written(before, replace(before, owner=None, owner_epoch=0, next=None), "clean")
 
     def _is_done(self, before: Claim) -> bool:
         stream = self._store.stream
@@ -95,6 +103,11 @@ class Facts:
     def joined(self, member: Member) -> None:
         self.history.say(member.incarnation, f"is a member: {member.timeout_ms} / {member.interval_ms} ms")
         self.holding.joined(member.incarnation)
+
+    def haunted(self, member: Member) -> None:
+        """A join came in long after it was given up: a row that nobody may beat for."""
+        self.history.counts["ghosts"] += 1
+        self.holding.heard(member.incarnation)
 
     def beaten(self, before: Member, number: int, timeout_ms: int) -> None:
         if self.history.is_traced:

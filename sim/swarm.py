@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
+from shoal.core.group import Coordination
+
 ACTS: Final[dict[str, int]] = {
     "crash": 4,
     "pause": 4,
@@ -52,11 +54,17 @@ HABITS: Final = (
 )
 """What is always a little so in a world: the network, the store, the users."""
 
+NOT_LEASED: Final = frozenset({"server crash", "server pause", "old server"})
+"""What cannot be in a world of leased groups: their consumers reach the table by themselves, so that there is
+no server between, and no strategy that one could not know. Rules that nobody knows are there: "other rules".
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swarm:
     """One world's options."""
 
+    kind: Coordination
     consumers: int
     shards: int
     servers: int
@@ -91,19 +99,25 @@ class Swarm:
         return self.habits.get(name, 0.0)
 
 
-def chosen(rng: Random, focus: tuple[str, ...] = ()) -> Swarm:
+def chosen(rng: Random, focus: tuple[str, ...] = (), kind: Coordination | None = None) -> Swarm:
     """The options of a seed. `focus` names acts and habits that are there in any case, and often."""
+    own = rng.choice((Coordination.COORDINATED, Coordination.LEASED))
+    kind = kind or own
+    is_leased = kind is Coordination.LEASED
     share = rng.choice((0.15, 0.3, 0.5)) if not focus else 0.1
     acts = {act: weight for act, weight in ACTS.items() if rng.random() < share}
     acts.update({act: 2 + ACTS[act] for act in focus if act in ACTS})
-    if not acts:
-        acts = {"crash": 1, "split": 1}
     habits = {habit: rng.choice((0.02, 0.08, 0.25)) for habit in HABITS if rng.random() < share}
     habits.update({habit: rng.choice((0.05, 0.2)) for habit in focus if habit in HABITS})
+    if is_leased:
+        acts = {act: weight for act, weight in acts.items() if act not in NOT_LEASED}
+        habits = {habit: often for habit, often in habits.items() if habit not in NOT_LEASED}
     is_remote = any(habit in focus for habit in ("late", "drop", "duplicate", "old server"))
+    strategy = rng.choice(("balanced", "balanced", "balanced", "range", "round_robin"))
     servers = rng.choice((0, 0, 1, 2, 3)) if not is_remote else rng.choice((2, 3))
     timeout_ms = rng.choice((400, 800, 800, 1600)) if not focus else rng.choice((400, 800))
     return Swarm(
+        kind=kind,
         consumers=rng.choice((1, 2, 2, 3, 3, 4)) if not focus else rng.choice((2, 3)),
         shards=rng.choice((1, 2, 2, 3, 4, 5)),
         servers=servers,
@@ -111,7 +125,7 @@ def chosen(rng: Random, focus: tuple[str, ...] = ()) -> Swarm:
         timeout_ms=timeout_ms,
         intervals=rng.choice((3, 4, 6)),
         in_order=rng.random() < 0.75,
-        strategy=rng.choice(("balanced", "balanced", "balanced", "range", "round_robin")),
+        strategy="balanced" if is_leased else strategy,
         handover_timeout_ms=rng.choice((None, 50, 150, 400)) if rng.random() < share else None,
         start_at_end=rng.random() < 0.3,
         ahead=rng.choice((2, 6, 30)) if not focus else 30,
@@ -119,7 +133,7 @@ def chosen(rng: Random, focus: tuple[str, ...] = ()) -> Swarm:
         code_ms=rng.choice((12, 40, 120)) if not focus else rng.choice((40, 80)),
         latency_us=rng.choice((400, 3000)),
         skew=rng.random() < (0.3 if not focus else 0.7),
-        acts=acts,
+        acts=acts or {"crash": 1, "split": 1},
         pace_ms=rng.choice((150, 300, 600)) if not focus else timeout_ms // 2,
         habits=habits,
     )
