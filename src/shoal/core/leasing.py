@@ -283,7 +283,7 @@ class LeasedConsumer:
                     self._tried = change
             case Outcome.DONE:
                 self._done(change, told)
-            case Outcome.REFUSED if found is not None and found == change.new:
+            case Outcome.REFUSED if found is not None and found == change.new and not _counts_time(change):
                 self._done(change, told)  # It was in: an answer was lost, and the write repeated below us.
             case Outcome.REFUSED:
                 self._refused(change, found, shard, told)
@@ -414,3 +414,12 @@ class LeasedConsumer:
                 self._seen = max(self._seen, row.number)
             elif isinstance(row, LeaseRow):
                 self._seen = max(self._seen, row.born, row.epoch)
+
+
+def _counts_time(change: Change) -> bool:
+    """A renewal that finds the row as it would have left it may be finding the one before it.
+
+    That one's answer was lost; it was asked, and is watched, from earlier on, so that a deadline counted from
+    this one would outlast the watch. It is renewed once more, on what was found.
+    """
+    return change.kind is ChangeKind.RENEW
