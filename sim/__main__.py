@@ -73,7 +73,7 @@ def _sweep(seeds: range, until: float | None, lines: int) -> int:
     ran = kinds.total()
     of_kinds = ", ".join(f"{kind} {number:,}" for kind, number in sorted(kinds.items()))
     _print(
-        f"{ran:,} seeds ({of_kinds}), each one history, in {took:.1f} s ({ran / max(took, 0.001):.1f} a second)"
+        f"{ran:,} seeds ({of_kinds}), each one history, in {took:.1f} s ({ran / max(took, 1):.1f} a second)"
     )
     _print(f"{events:,} events, {virtual_ms / 60_000:,.0f} virtual minutes, {sum(faults.values()):,} faults")
     _print("faults: " + ", ".join(f"{kind} {number:,}" for kind, number in sorted(faults.items())))

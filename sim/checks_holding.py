@@ -67,12 +67,6 @@ class HoldingChecks:
             held = "nobody" if claim is None else f"{claim.owner} at {claim.owner_epoch}"
             raise Violation("1", f"{incarnation} hands out shard {shard} at {epoch}, held by {held}")
 
-    def taken(self, before: Claim, by: str, *, may_act: bool) -> None:
-        """1: a shard is taken from a holder only after its deadline has passed there."""
-        if may_act and not self.is_lenient:
-            text = f"shard {before.shard} at {before.owner_epoch} is taken from {before.owner} by {by}"
-            raise Violation("1", f"{text}, within its deadline")
-
     def wrote(self, group: int, incarnation: str, shard: int, epoch: int) -> bool:
         """The sink's fence: whether it takes the write. It must never refuse the rightful holder.
 

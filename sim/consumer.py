@@ -71,10 +71,6 @@ class Consumer:
     def start(self) -> None:
         self._seat.start(self)
 
-    def may_act(self, shard: ShardId, epoch: int) -> bool:
-        """Whether it would hand out a batch at this instant, if it had one."""
-        return self.process.is_up and self._seat.may_act(shard, epoch)
-
     def wake(self) -> None:
         """A notification: something has changed for this incarnation."""
         self._seat.wake()

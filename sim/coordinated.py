@@ -158,6 +158,7 @@ class CoordinatedSeat:
         mine = self.incarnation
         while not self._is_over and not self._is_barred and self.incarnation == mine:
             self._holding, beat = rules.asked(self._holding, self._deadline_clock())
+            self._stage.facts.deadlines.asked(beat.incarnation, beat.number)
             self._process.spawn(self._send(beat))
             self._wake = wake = Future(self._stage.loop)
             rest = self._holding.interval_ms * MS

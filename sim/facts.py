@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from shoal.core.group import Claim, GroupSettings, Member
-from shoal.core.model import ShardId
+from sim.checks_deadline import DeadlineChecks
 from sim.checks_delivery import DeliveryChecks
 from sim.checks_holding import HoldingChecks
 from sim.history import History
@@ -22,9 +21,8 @@ class Facts:
     def __init__(self, loop: Loop, store: Store, history: History) -> None:
         self._loop, self._store, self.history = loop, store, history
         self.holding = HoldingChecks(store, lambda: loop.now)
+        self.deadlines = DeadlineChecks(lambda: loop.now)
         self.delivery = DeliveryChecks()
-        self.may_act: Callable[[str, ShardId, int], bool] = lambda *_: False
-        """What the process of an incarnation would say, asked at this instant: may it hand out a batch?"""
         self.moved_at = 0
         """When a shard last changed hands."""
 
@@ -44,6 +42,8 @@ class Facts:
         if self.history.is_traced:
             self.history.say(incarnation, f"hands out shard {shard} at {epoch}: [{first}, {end})")
         self.holding.handed(group, incarnation, shard, epoch)
+        if not self.holding.is_lenient:
+            self.deadlines.handed(incarnation, shard, epoch)
         self.delivery.is_lenient = self.holding.is_lenient
         self.delivery.handed(group, incarnation, shard, epoch, batch)
 
@@ -70,15 +70,15 @@ class Facts:
         if self.history.is_traced:
             self.history.say("store", f"{by}: {_shown(before, after)}")
         self.holding.claim_written(before, after, by, who, epoch)
+        self.deadlines.written(after)
         owner = (after.owner, after.owner_epoch)
         if before is not None and before.owner is not None and owner != (before.owner, before.owner_epoch):
             is_planned = by in {"release", "leave"} and who == before.owner
             # What is let go of because the store forgot it is not handed over.
             self.delivery.let_go(before, is_planned=is_planned and not self.holding.is_lenient)
             # One that has nothing left to hand out may think what it likes.
-            if not is_planned and not self._is_done(before):
-                may_act = self.may_act(before.owner, before.shard, before.owner_epoch)
-                self.holding.taken(before, by, may_act=may_act)
+            if not is_planned and not self._is_done(before) and not self.holding.is_lenient:
+                self.deadlines.taken(before, by)
         if before is None or owner != (before.owner, before.owner_epoch):
             self.moved_at = self._loop.now
             if after.owner is not None:
@@ -113,6 +113,7 @@ class Facts:
         if self.history.is_traced:
             self.history.say(before.incarnation, f"beats {number} at the store, counting by {timeout_ms} ms")
         self.holding.beaten(before, number)
+        self.deadlines.counted(before.incarnation, number, timeout_ms)
 
     def went(self, member: Member, *, is_expired: bool) -> None:
         self.history.counts["expired" if is_expired else "gone"] += 1

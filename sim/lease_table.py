@@ -30,6 +30,8 @@ LATE_US: Final = 1500 * MS
 CALLS: Final = {ChangeKind.SAVE: "save", ChangeKind.RELEASE: "release"}
 """What a change is to a checker, where that is not its own name."""
 
+RENEWING: Final = frozenset({ChangeKind.TAKE, ChangeKind.FORCE, ChangeKind.RENEW})
+
 FORCED: Final = "forces a checkpoint"
 RESET: Final = "resets what comes after"
 """Who changes a row in a reset: nobody who holds it."""
@@ -41,6 +43,8 @@ class LeaseTable:
     def __init__(self, stage: Stage, process: Process, rows: LeasedRows) -> None:
         self._stage, self._store, self._process = stage, stage.store, process
         self.rows = rows
+        self.asked_at: dict[int, int] = {}
+        """Times of the consumer's own, to when in the world they were read: for the checkers."""
         self._is_late = False
         """What is carried out at this instant was given up long ago."""
 
@@ -178,6 +182,10 @@ class LeaseTable:
             facts.holding.expired(_named(old), old.timeout_ms, old.interval_ms)
         if new is not None and (old is None or new.lease_id != old.lease_id):
             facts.holding.heard(_named(new))
+        if new is not None and change.kind in RENEWING and not new.lapse_ms and new.owner_epoch == new.epoch:
+            assert new.consumer_owner is not None
+            key = (new.consumer_owner, new.shard, new.owner_epoch)
+            facts.deadlines.renewed(key, self.asked_at[change.asked_ms], new.timeout_ms)
         if new is not None:
             before = None if old is None else claim_of(old)
             by = CALLS.get(change.kind, change.kind.value)

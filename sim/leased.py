@@ -108,7 +108,7 @@ class LeasedSeat:
             yield from self._tried(self._announce(self._member))
 
     def _announce(self, member: LeasedConsumer) -> Steps[None]:
-        changes = member.retire(self._deadline_clock())
+        changes = member.retire(self._asking())
         shards = yield from self._shards()
         yield from self._carry_out(changes, shards)
 
@@ -119,7 +119,7 @@ class LeasedSeat:
 
     def _part(self, member: LeasedConsumer) -> Steps[None]:
         view = yield from self._view()
-        changes = member.leave(view, now_ms=self._deadline_clock(), watch_ms=self._watch_clock())
+        changes = member.leave(view, now_ms=self._asking(), watch_ms=self._watch_clock())
         yield from self._carry_out(changes, view.shards)
 
     # --- Life. ---------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ class LeasedSeat:
         if found.id != self.group:
             raise UnknownGroup(stream=str(NAME), group=str(self.group))
         member.change_settings(found.settings)
-        changes = member.beat(self._deadline_clock(), is_taking=not self._is_retired)
+        changes = member.beat(self._asking(), is_taking=not self._is_retired)
         shards = yield from self._shards()
         yield from self._carry_out(changes, shards)
         rest = member.me.interval_ms * MS * self._stage.rng.randrange(90, 110) // 100
@@ -221,7 +221,7 @@ class LeasedSeat:
         watch_ms = self._watch_clock()
         if "first seen before the answer" in self._stage.switches:
             watch_ms = before
-        told = member.look(view, now_ms=self._deadline_clock(), watch_ms=watch_ms)
+        told = member.look(view, now_ms=self._asking(), watch_ms=watch_ms)
         self._hear(told)
         yield from self._carry_out(told.changes, view.shards, since=since)
         yield min(1000 * MS, 1 + REST * (self._stage.loop.now - began))
@@ -355,6 +355,12 @@ class LeasedSeat:
             yield from call
         except ShoalError as error:
             self._stage.history.say(self.incarnation, f"gave up: {error}")
+
+    def _asking(self) -> int:
+        """The time from which a deadline counts that is asked for now."""
+        now_ms = self._deadline_clock()
+        self._reached().asked_at[now_ms] = self._stage.loop.now
+        return now_ms
 
     def _deadline_clock(self) -> int:
         return self._stage.deadline_clock_ms(self._process)

@@ -14,7 +14,7 @@ from typing import Final
 
 from shoal.core.errors import ShoalError, StoreError
 from shoal.core.group import RULES, Claim, Coordination, GroupSettings, ShardState
-from shoal.core.model import Shard, ShardId
+from shoal.core.model import Shard
 from sim.consumer import Consumer
 from sim.coordinated_kind import CoordinatedKind
 from sim.facts import Facts
@@ -77,7 +77,6 @@ class World:
             switches=switches,
             wake=self._wake,
         )
-        self.facts.may_act = self._may_act
         self.consumers: list[Consumer] = []
         self._born = 0
         self.admin = self.stage.process("admin")
@@ -153,9 +152,6 @@ class World:
         """Consumers that mean to stay."""
         self.consumers = [consumer for consumer in self.consumers if consumer.process.is_up]
         return [consumer for consumer in self.consumers if consumer.is_working]
-
-    def _may_act(self, incarnation: str, shard: ShardId, epoch: int) -> bool:
-        return any(c.may_act(shard, epoch) for c in self.consumers if c.incarnation == incarnation)
 
     def _number(self) -> int:
         self._born += 1
