@@ -31,6 +31,8 @@ class HoldingChecks:
         self._epochs: dict[int, int] = {}
         """Shard to the highest epoch ever given, over all groups of that name."""
         self._gone: set[str] = set()
+        self._members: set[str] = set()
+        """Processes that have been members of this group."""
         self._sent: set[tuple[str, int, int]] = set()
         self._forced: dict[int, list[int]] = {}
         """Shard to the offsets that were forced on it and may still have to take effect."""
@@ -47,6 +49,7 @@ class HoldingChecks:
     def group_made(self) -> None:
         self._forced.clear()
         self._gone.clear()
+        self._members.clear()
         self.is_lenient = not self._is_evident
 
     # --- Hand-outs. ----------------------------------------------------------------------------------
@@ -54,7 +57,7 @@ class HoldingChecks:
     def handed(self, group: int, incarnation: str, shard: int, epoch: int) -> None:
         """1: only the one holder hands out, and never one after its successor."""
         highest = self._handed.get((group, shard), 0)
-        if epoch < highest and not self.is_lenient:
+        if epoch < highest and not self.is_lenient and not self.is_doubtful(epoch):
             raise Violation("1", f"{incarnation} hands out shard {shard} at {epoch}, after {highest}")
         self._handed[group, shard] = max(highest, epoch)
         if (incarnation, shard, epoch) in self._sent:
@@ -80,7 +83,7 @@ class HoldingChecks:
             return True
         claim = None if rows is None else rows.claim(shard)
         is_current = claim is not None and (claim.owner, claim.epoch) == (incarnation, epoch)
-        if is_current and not self.is_lenient:
+        if is_current and not self.is_lenient and not self.is_doubtful(epoch):
             raise Violation("1", f"a sink refused shard {shard} at {epoch}, the current one")
         return False
 
@@ -144,7 +147,13 @@ class HoldingChecks:
         """Who is gone does not come back."""
         if incarnation in self._gone:
             raise Violation("1", f"{incarnation} is a member again, after it was gone")
+        self._members.add(_process(incarnation))
         self.heard(incarnation)
+
+    def barred(self, older: str, by: str) -> None:
+        """Only a process that is new bars another. Who comes back has lost its name to whoever has it."""
+        if _process(by) in self._members and _process(by) != _process(older):
+            raise Violation("1", f"{by}, which was a member before, bars {older}")
 
     def beaten(self, before: Member, number: int) -> None:
         """A heartbeat that counts is newer than all that did."""
@@ -185,12 +194,22 @@ class HoldingChecks:
         assert rows is not None
         self.is_lenient, self._is_evident = True, False
         self._gone -= rows.standing().keys()
+        self._members = {_process(incarnation) for incarnation in rows.standing()}
         for shard in self._epochs:
             claim = rows.claim(shard)
             if claim is not None and claim.restart is not None:
                 self._forced.setdefault(claim.shard, []).append(claim.restart)
 
+    def is_doubtful(self, epoch: int) -> bool:
+        """It may have been given twice: whoever has it is to let go of it, and need not know that yet."""
+        return epoch <= self._doubtful
+
     def evident(self, doubtful: int = 0) -> None:
         """That the store forgot was dealt with, or a heartbeat that shows it was counted all the same."""
         self._is_evident = True
         self._doubtful = max(self._doubtful, doubtful)
+
+
+def _process(incarnation: str) -> str:
+    """The process of an incarnation, as seats name them: all its lives have the same."""
+    return incarnation.partition("#")[0]

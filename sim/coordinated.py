@@ -133,6 +133,8 @@ class CoordinatedSeat:
                 yield from self._join_as(group, newcomer)
             except NameTaken:
                 self._bar()
+            except UnknownConsumer:
+                self._was_member = True  # Its join had come in, and it was gone before it heard of it.
             except ShoalError:
                 yield self._stage.rng.randrange(20, 120) * MS
             else:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
-from shoal.core.group import Claim, GroupSettings, Member
+from shoal.core.group import RULES, Claim, GroupSettings, Member
+from shoal.core.lease import Change, ChangeKind
 from sim.checks_deadline import DeadlineChecks
 from sim.checks_delivery import DeliveryChecks
 from sim.checks_holding import HoldingChecks
-from sim.history import History
+from sim.history import History, Violation
 from sim.loop import Loop
 from sim.rows import Rows
 from sim.store import Store
 from sim.stream import Stream
+
+DECISIONS: Final = frozenset({ChangeKind.TAKE, ChangeKind.FORCE, ChangeKind.STEAL, ChangeKind.CREATE})
 
 
 class Facts:
@@ -44,7 +49,7 @@ class Facts:
         self.holding.handed(group, incarnation, shard, epoch)
         if not self.holding.is_lenient:
             self.deadlines.handed(incarnation, shard, epoch)
-        self.delivery.is_lenient = self.holding.is_lenient
+        self.delivery.is_lenient = self.holding.is_lenient or self.holding.is_doubtful(epoch)
         self.delivery.handed(group, incarnation, shard, epoch, batch)
 
     def declared(self, group: int, incarnation: str, shard: int, epoch: int, offset: int) -> None:
@@ -61,6 +66,11 @@ class Facts:
             self.history.say(incarnation, f"sends the release of shard {shard} at {epoch}")
         self.holding.release_sent(incarnation, shard, epoch)
 
+    def decided(self, incarnation: str, changes: Sequence[Change], rules: int) -> None:
+        """6: who was told of rules that it does not know beats and watches, and decides nothing."""
+        if rules != RULES and any(change.kind in DECISIONS for change in changes):
+            raise Violation("6", f"{incarnation} decides by rules {rules}, which it does not know")
+
     # --- Rows. ---------------------------------------------------------------------------------------
 
     def claim_written(
@@ -74,8 +84,9 @@ class Facts:
         owner = (after.owner, after.owner_epoch)
         if before is not None and before.owner is not None and owner != (before.owner, before.owner_epoch):
             is_planned = by in {"release", "leave"} and who == before.owner
-            # What is let go of because the store forgot it is not handed over.
-            self.delivery.let_go(before, is_planned=is_planned and not self.holding.is_lenient)
+            # What is let go of because the store forgot is not handed over.
+            is_certain = not self.holding.is_lenient and not self.holding.is_doubtful(before.owner_epoch)
+            self.delivery.let_go(before, is_planned=is_planned and is_certain)
             # One that has nothing left to hand out may think what it likes.
             if not is_planned and not self._is_done(before) and not self.holding.is_lenient:
                 self.deadlines.taken(before, by)

@@ -219,6 +219,14 @@ class _Saving:
             before, now = self.before.members.get(key), rows.members.get(key)
             if member is before:
                 continue
+            is_barred = member.status is MemberStatus.BARRED
+            if (
+                is_barred
+                and isinstance(self.event, events.Join)
+                and before
+                and before.status != member.status
+            ):
+                self.stage.facts.holding.barred(key, self.event.incarnation)
             if now is None:
                 rows.members[key] = member
                 self.stage.facts.joined(member)

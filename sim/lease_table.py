@@ -9,6 +9,7 @@ row is carried out once: a number is given once, so that no row comes again unde
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -115,7 +116,8 @@ class LeaseTable:
     def _late(self, body: Callable[[], object]) -> Callable[[], None]:
         def commit() -> None:
             self._is_late = True
-            body()
+            with suppress(StoreUnavailable):
+                body()
             self._is_late = False
 
         return commit
@@ -134,7 +136,9 @@ class LeaseTable:
         match about:
             case LeaseRow():
                 assert change.new is None or isinstance(change.new, LeaseRow)
-                _put(self.rows.leases, about.shard, change.new)
+                # A wall clock, for people to read: nobody's is right.
+                stamped = change.new and replace(change.new, update_time_ms=self._process.boot_ms())
+                _put(self.rows.leases, about.shard, stamped)
             case InstanceRow():
                 assert change.new is None or isinstance(change.new, InstanceRow)
                 _put(self.rows.instances, about.name, change.new)
@@ -185,7 +189,9 @@ class LeaseTable:
         if new is not None and change.kind in RENEWING and not new.lapse_ms and new.owner_epoch == new.epoch:
             assert new.consumer_owner is not None
             key = (new.consumer_owner, new.shard, new.owner_epoch)
-            facts.deadlines.renewed(key, self.asked_at[change.asked_ms], new.timeout_ms)
+            facts.deadlines.renewed(
+                key, self.asked_at.get(change.asked_ms, self._stage.loop.now), new.timeout_ms
+            )
         if new is not None:
             before = None if old is None else claim_of(old)
             by = CALLS.get(change.kind, change.kind.value)
@@ -211,6 +217,8 @@ class LeaseTable:
             if old.is_taking != new.is_taking:
                 self._tell_others(new.incarnation)
             return
+        if old is not None and new is not None:
+            facts.holding.barred(old.incarnation, new.incarnation)
         if old is not None:
             facts.went(member_of(old), is_expired=change.kind is ChangeKind.BURY)
         if new is not None and self._is_late:

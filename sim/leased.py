@@ -40,6 +40,7 @@ class LeasedSeat:
         self._table: LeaseTable | None = None
         self._member: LeasedConsumer | None = None
         self._wake = Future(stage.loop)
+        self._highest = 0
         self._is_over = self._is_barred = self._is_retired = False
 
     @property
@@ -98,6 +99,8 @@ class LeasedSeat:
             change = self._member.release(shards[shard], epoch, checkpoint)
         except ShoalError:  # Its checkpoint does not count; to let go is never refused.
             change = self._member.release(shards[shard], epoch, None)
+        if "a repeated release forgets what was sent" in self._stage.switches:
+            self._member._lettings.clear()
         self._stage.facts.release_sent(mine, shard, epoch)
         if change is not None:
             yield from self._tried(self._carry_out([change], shards))
@@ -200,7 +203,7 @@ class LeasedSeat:
             yield from self._come_back(member)
             return
         found = yield from self._store.read(self._process, self._found)
-        if found.id != self.group:
+        if found.id != self.group and "a group is known by its name" not in self._stage.switches:
             raise UnknownGroup(stream=str(NAME), group=str(self.group))
         member.change_settings(found.settings)
         changes = member.beat(self._asking(), is_taking=not self._is_retired)
@@ -215,19 +218,25 @@ class LeasedSeat:
     def _take(self, member: LeasedConsumer) -> Steps[None]:
         """One look, and the wait for the next: until the table changes, or a part of an interval."""
         began = self._stage.loop.now
-        before = self._watch_clock()
         since = self._store.failovers
         view = yield from self._view()
-        watch_ms = self._watch_clock()
-        if "first seen before the answer" in self._stage.switches:
-            watch_ms = before
-        told = member.look(view, now_ms=self._asking(), watch_ms=watch_ms)
+        if "forgetting is ignored" in self._stage.switches:
+            view = self._unforgotten(view)
+        told = member.look(view, now_ms=self._asking(), watch_ms=self._watch_clock())
+        self._stage.facts.decided(self.incarnation, told.changes, member.settings.rules)
         self._hear(told)
         yield from self._carry_out(told.changes, view.shards, since=since)
         yield min(1000 * MS, 1 + REST * (self._stage.loop.now - began))
         self._wake = wake = Future(self._stage.loop)
         self._stage.loop.after(member.me.interval_ms * MS // 4, wake.resolve)
         yield wake
+
+    def _unforgotten(self, view: View) -> View:
+        """A planted bug: what the table no longer knows is taken for the latest."""
+        if view.sequence.number < self._highest:
+            self._stage.facts.holding.evident()
+        self._highest = max(self._highest, view.sequence.number)
+        return replace(view, sequence=replace(view.sequence, number=self._highest))
 
     def _drop(self, life: int) -> None:
         """The group is gone: whatever we hold is not ours."""
@@ -238,6 +247,9 @@ class LeasedSeat:
 
     def _bar(self) -> None:
         assert self._lessee is not None
+        if "barred ones join again" in self._stage.switches:
+            self._drop(self._life)
+            return
         if not self._is_barred:
             self._is_barred = True
             self._stage.history.say(self.incarnation or self._process.name, "is barred")
@@ -333,7 +345,10 @@ class LeasedSeat:
         return stream.shards
 
     def _fetched(self, rows: LeasedRows, shard: ShardId, offset: int) -> Fetched:
-        row = self._stored_shards(rows)[shard]
+        shards = self._stored_shards(rows)
+        if shard >= len(shards):  # A stream that was made again, with fewer shards.
+            raise NotOwner(shard=shard, consumer=self._name, owner=None)
+        row = shards[shard]
         assert self._store.stream is not None
         batches = self._store.stream.read(shard, offset, self._stage.swarm.ahead)
         return Fetched(batches=batches, end=None if row.is_open else row.next_offset)

@@ -54,6 +54,9 @@ HABITS: Final = (
 )
 """What is always a little so in a world: the network, the store, the users."""
 
+LONE_WATCHER: Final = "lone watcher"
+"""As a focus: nobody watches but one, so that what it does wrong is not made good by another."""
+
 NOT_LEASED: Final = frozenset({"server crash", "server pause", "old server"})
 """What cannot be in a world of leased groups: their consumers reach the table by themselves, so that there is
 no server between, and no strategy that one could not know. Rules that nobody knows are there: "other rules".
@@ -113,17 +116,26 @@ def chosen(rng: Random, focus: tuple[str, ...] = (), kind: Coordination | None =
         acts = {act: weight for act, weight in acts.items() if act not in NOT_LEASED}
         habits = {habit: often for habit, often in habits.items() if habit not in NOT_LEASED}
     is_remote = any(habit in focus for habit in ("late", "drop", "duplicate", "old server"))
+    if LONE_WATCHER in focus:
+        is_remote = True
     strategy = rng.choice(("balanced", "balanced", "balanced", "range", "round_robin"))
     servers = rng.choice((0, 0, 1, 2, 3)) if not is_remote else rng.choice((2, 3))
+    consumers = rng.choice((1, 2, 2, 3, 3, 4)) if not focus else rng.choice((2, 3))
+    if LONE_WATCHER in focus:
+        servers, consumers = 1, 2
     timeout_ms = rng.choice((400, 800, 800, 1600)) if not focus else rng.choice((400, 800))
+    intervals = rng.choice((3, 4, 6))
+    if LONE_WATCHER in focus:
+        timeout_ms, intervals = 1600, 2
+        habits = dict.fromkeys(habits, 0.06)
     return Swarm(
         kind=kind,
-        consumers=rng.choice((1, 2, 2, 3, 3, 4)) if not focus else rng.choice((2, 3)),
+        consumers=consumers,
         shards=rng.choice((1, 2, 2, 3, 4, 5)),
         servers=servers,
         embedded=(rng.choice((0.0, 0.5)) if not is_remote else 0.0) if servers else 1.0,
         timeout_ms=timeout_ms,
-        intervals=rng.choice((3, 4, 6)),
+        intervals=intervals,
         in_order=rng.random() < 0.75,
         strategy="balanced" if is_leased else strategy,
         handover_timeout_ms=rng.choice((None, 50, 150, 400)) if rng.random() < share else None,

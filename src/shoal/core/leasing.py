@@ -79,6 +79,7 @@ class LeasedConsumer:
         self._interval_ms = interval_ms
         self._former: tuple[str, ...] = ()
         self._tried: Change | None = None
+        self._is_back = False
         self._number = 0
         self._held: dict[ShardId, Held] = {}
         self._lettings: dict[ShardId, Letting] = {}
@@ -104,7 +105,8 @@ class LeasedConsumer:
     # --- Membership. --------------------------------------------------------------------------------
 
     def check_free(self, instances: Sequence[InstanceRow]) -> None:
-        """One that comes back after it was expired is not newer than who has its name by now."""
+        """One that comes back after it was expired is not newer than who has its name by now, or soon."""
+        self._is_back = True
         if any(row.name == self.me.name for row in instances):
             raise NameTaken(self.me.name)
 
@@ -116,7 +118,7 @@ class LeasedConsumer:
             return Change(kind=ChangeKind.JOIN, old=None, new=self.me)
         if there.incarnation == self.me.incarnation:
             return Change(kind=ChangeKind.JOIN, old=there, new=there)
-        if tried is not None and there != tried.old:
+        if self._is_back or (tried is not None and there != tried.old):
             # Our first try may have been in already, and then it was a newer process that came after us.
             self.error = NameTaken(self.me.name)
             raise self.error
