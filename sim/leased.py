@@ -160,9 +160,14 @@ class LeasedSeat:
         )
 
     def _join(self, newborn: LeasedConsumer) -> Steps[None]:
+        """The same incarnation until it is known to be in: a first try may have been."""
         table = self._reached()
         while True:
-            instances = yield from table.read(lambda rows: list(rows.instances.values()))
+            try:
+                instances = yield from table.read(lambda rows: list(rows.instances.values()))
+            except StoreUnavailable:
+                yield self._stage.rng.randrange(20, 120) * MS
+                continue
             change = newborn.join(instances)
             (outcome,) = yield from table.attempt(newborn.me.incarnation, [change])
             newborn.settle(change, outcome)
