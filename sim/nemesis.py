@@ -33,6 +33,7 @@ class Nemesis:
             "suspend": lambda: self._freeze(is_suspended=True),
             "stall": self._stall,
             "cut": self._cut,
+            "unanswered commits": self._leave_unanswered,
             "outage": self._outage,
             "stop": self._stop,
             "newcomer": self._newcomer,
@@ -118,6 +119,14 @@ class Nemesis:
             span = self._about_a_timeout()
             self._history.fault("cut", victim.name, f"for {span // MS} ms")
             victim.cut_until = self._loop.now + span
+
+    def _leave_unanswered(self) -> None:
+        """What it commits is in, and it never hears so."""
+        victim = self._victim()
+        if victim is not None:
+            span = self._about_a_timeout()
+            self._history.fault("unanswered commits", victim.name, f"for {span // MS} ms")
+            victim.unanswered_until = self._loop.now + span
 
     def _outage(self) -> None:
         span = self._span(0.3, 3)

@@ -86,6 +86,8 @@ class Store:
         # The commit is done whatever becomes of the process; its answer is on the wire or in its hands.
         yield self._on_the_way()
         self._refuse_if_cut(process)
+        if self._loop.now < process.unanswered_until:
+            raise StoreUnavailable("the commit was not answered")
         if not self.is_healed and habit("lose answer") and rng.random() < habit("lose answer"):
             self._history.fault("answer lost after the commit", process.name)
             raise StoreUnavailable("the answer was lost")

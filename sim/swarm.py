@@ -17,6 +17,7 @@ ACTS: Final[dict[str, int]] = {
     "suspend": 4,
     "stall": 1,
     "cut": 6,
+    "unanswered commits": 3,
     "outage": 2,
     "stop": 3,
     "newcomer": 3,

@@ -198,7 +198,7 @@ class World:
         self.store.out_until = self.stage.stalled_until = 0
         self.store.outages = [(begin, min(end, self.loop.now)) for begin, end in self.store.outages]
         for process in self.processes():
-            process.cut_until = 0
+            process.cut_until = process.unanswered_until = 0
             process.thaw()
         if self.store.group is None:
             self.make_group(start_at_end=False)
