@@ -31,6 +31,7 @@ class HoldingChecks:
         self._epochs: dict[int, int] = {}
         """Shard to the highest epoch ever given, over all groups of that name."""
         self._gone: set[str] = set()
+        self._beaten: set[str] = set()
         self._members: set[str] = set()
         """Processes that have been members of this group."""
         self._sent: set[tuple[str, int, int]] = set()
@@ -144,8 +145,8 @@ class HoldingChecks:
     # --- Members. ------------------------------------------------------------------------------------
 
     def joined(self, incarnation: str) -> None:
-        """Who is gone does not come back."""
-        if incarnation in self._gone:
+        """Who is gone does not come back; but a join that was never answered may be repeated."""
+        if incarnation in self._gone and incarnation in self._beaten:
             raise Violation("1", f"{incarnation} is a member again, after it was gone")
         self._members.add(_process(incarnation))
         self.heard(incarnation)
@@ -159,6 +160,7 @@ class HoldingChecks:
         """A heartbeat that counts is newer than all that did."""
         if number <= before.beat:
             raise Violation("1", f"{before.incarnation}: heartbeat {number} counted, after {before.beat}")
+        self._beaten.add(before.incarnation)
         self.heard(before.incarnation)
 
     def heard(self, what: str) -> None:

@@ -1,8 +1,8 @@
 """Planted bugs of leased groups: every rule, switched off, one at a time.
 
 Two rules are not here, since no promise breaks without them: undoing a steal whose thief is gone, and that a
-row which its taker neglects is anyone's; both only save time. First-seen is stamped after the answer here too,
-but a taker that rests four times as long as it looked does not notice if it is not.
+row which its taker neglects is anyone's; both only save time. First-seen is stamped after the answer here,
+too, but a taker that rests four times as long as it looked does no harm if it is not.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import pytest
 from sim.bugs import BUGS
 from sim.explorer import COMPLETE, WORLDS, Bound, explore
 
-STATES = 6_000
+STATES = 4_000
 """Of worlds that are too large to be seen as a whole here."""
 
 

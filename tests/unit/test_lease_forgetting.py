@@ -2,6 +2,9 @@
 
 from dataclasses import replace
 
+import pytest
+
+from shoal.core.errors import NameTaken
 from shoal.core.lease import LeaseRow, SequenceRow
 from shoal.core.limits import EPOCH_JUMP
 from tests.unit.lease_table import GROUP, INTERVAL_MS, TIMEOUT_MS, Desk, MemoryTable, filled
@@ -77,3 +80,12 @@ def test_a_take_that_was_on_its_way_when_the_table_was_found_out_is_not_adopted(
     assert table.row(0).consumer_owner is None
     foo.look(SHARDS, 100)
     assert foo.epoch(0) > sequence.number + EPOCH_JUMP
+
+
+def test_whoever_comes_back_does_not_take_a_name_that_another_has_got_since_it_looked() -> None:
+    table = MemoryTable()
+    back = Desk(table, "foo", incarnation="foo-2")
+    back.consumer.check_free(table.instances(GROUP))
+    Desk(table, "foo", incarnation="foo-3").join()
+    with pytest.raises(NameTaken):
+        back.consumer.join(table.instances(GROUP))
