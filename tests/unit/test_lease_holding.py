@@ -73,16 +73,35 @@ def test_a_renewal_whose_answer_was_lost_is_recognised_and_the_lease_kept() -> N
     assert foo.lost == []
 
 
-def test_a_write_repeated_below_us_is_recognised_by_the_row_it_left() -> None:
+def test_a_save_repeated_below_us_is_recognised_by_the_row_it_left() -> None:
     table = MemoryTable()
     foo = holder(table)
-    change = foo.consumer.beat(300)[1]
+    change = foo.consumer.checkpoint(SHARDS[0], foo.epoch(0), 5)
     assert change.old is not None
     assert change.new is not None
     assert table.swap(change.old, change.new)
     told = foo.consumer.settle(change, Outcome.REFUSED, table.row(0), SHARDS[0])
     assert told.changes == []
-    assert foo.may_act(0, 300 + USABLE_MS - 1)
+    assert foo.held == [0]
+
+
+def test_a_renewal_is_not_mistaken_for_the_one_before_it_whose_answer_was_lost() -> None:
+    """Both leave the same row. A deadline by the later one would outlast the watch over the earlier one."""
+    table = MemoryTable()
+    foo = holder(table)
+    first = foo.consumer.beat(300)[1]
+    assert isinstance(first.old, LeaseRow)
+    assert isinstance(first.new, LeaseRow)
+    assert table.swap(first.old, first.new)
+    foo.consumer.settle(first, Outcome.UNKNOWN)
+    second = foo.consumer.beat(900)[1]
+    assert second.new == table.row(0)
+    told = foo.consumer.settle(second, Outcome.REFUSED, table.row(0), SHARDS[0])
+    assert not foo.may_act(0, 300 + TIMEOUT_MS)
+    (again,) = told.changes
+    assert (again.old, again.asked_ms) == (first.new, 900)
+    foo.carry_out(told.changes, SHARDS)
+    assert foo.may_act(0, 300 + TIMEOUT_MS)
 
 
 def test_a_take_whose_answer_was_lost_is_adopted_at_the_next_look() -> None:

@@ -35,7 +35,7 @@ def reset(
 ) -> tuple[list[ShardId], list[Change]]:
     """As the hub does it; which descendants had been read, and what was done."""
     wanted = {ShardId(shard): offset for shard, offset in positions.items()}
-    resetting = Resetting(GROUP, settings, shards, wanted)
+    resetting = Resetting("hub.1", group=GROUP, settings=settings, shards=shards, positions=wanted, starts={})
     done: list[Change] = []
     for _ in range(20):
         rows = table.list(GROUP)
@@ -110,6 +110,16 @@ def test_a_group_without_order_goes_back_and_leaves_the_others_alone() -> None:
     assert table.row(0).checkpoint == 3
     assert {shard: table.row(shard).epoch for shard in (2, 3, 4)} == epochs
     assert foo.closing == []
+
+
+def test_the_ancestors_of_a_shard_that_nobody_has_looked_at_are_consumed_all_the_same() -> None:
+    table, shards = MemoryTable(), filled(1)
+    shards = split(shards, shards[0], None, 0)
+    reset(table, shards, {2: 0})
+    where = standing(table.list(GROUP), shards)
+    assert consumable(table, shards) == {0}
+    assert [shard.id for shard in where.missing] == [1]
+    assert not where.void
 
 
 def test_a_shard_that_nobody_has_looked_at_yet_begins_where_it_is_told() -> None:

@@ -352,7 +352,7 @@ def vacated(row: LeaseRow) -> LeaseRow:
     """A row that is over, and whose owner can act no more: nobody is going to take it from there."""
     assert row.is_over
     assert row.is_available
-    return _without_owner(row, None)
+    return without_owner(row, None)
 
 
 def saved(row: LeaseRow | None, shard: Shard, holder: str, epoch: int, offset: int) -> LeaseRow:
@@ -399,10 +399,10 @@ def released(
     if offset is not None and not row.is_fenced:
         row = replace(row, checkpoint=max(row.checkpoint, offset))
     row = replace(row, is_over=row.is_over or is_at_end(shard, row.checkpoint))
-    return _without_owner(row, row.lease_owner if row.is_stolen else None)
+    return without_owner(row, row.lease_owner if row.is_stolen else None)
 
 
-def _without_owner(row: LeaseRow, reserved_for: str | None) -> LeaseRow:
+def without_owner(row: LeaseRow, reserved_for: str | None) -> LeaseRow:
     return replace(
         row,
         revision=row.revision + 1,

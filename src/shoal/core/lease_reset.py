@@ -4,11 +4,13 @@ A reset may name a shard whose row was cleaned up after it and its children were
 again, and its children wait for it once more. Since a row that was made again by mistake is void, told by
 what its children know of it (see `succession`), the steps are in this order:
 
+0. ancestors that nobody has looked at yet get rows first: a child's alone would say that they were done;
 1. children are told the `born` that the new row will have: as long as it is not there, this changes nothing;
 2. rows are made, children before parents: one that was cleaned up between a named shard and its living
-   descendants comes back as over. Until the last of them is there nothing waits, and a taker that looks
-   meanwhile may clean up what was made, so that it is to be made again;
-3. parents first, each row gets a new epoch: whoever holds it is fenced, and whoever looked before is refused.
+   descendants comes back as over. Until the last of them is there nothing waits. So that nobody takes or
+   cleans up what was made meanwhile, the one who resets holds it, like any consumer, for a timeout at most;
+3. parents first, each row gets a new epoch: whoever holds it is fenced, whoever looked before is refused, and
+   what was made is let go of.
 
 A plan is made from one look at the rows, and carried out up to the first step that is refused; then the rows
 are looked at anew. It is over when a look finds nothing to do. If the one who resets dies in between, what is
@@ -25,7 +27,8 @@ from dataclasses import replace
 
 from shoal.core.claims import lineage_of
 from shoal.core.group import GroupSettings, default_interval_ms
-from shoal.core.lease import Change, ChangeKind, InstanceRow, LeaseRow, created, rewound
+from shoal.core.lease import Change, ChangeKind, InstanceRow, LeaseRow, created, rewound, without_owner
+from shoal.core.lineage import ancestors
 from shoal.core.model import Shard, ShardId
 from shoal.core.succession import with_heirs
 
@@ -35,16 +38,21 @@ class Resetting:
 
     def __init__(
         self,
+        holder: str,
+        *,
         group: str,
         settings: GroupSettings,
         shards: Sequence[Shard],
         positions: Mapping[ShardId, int],
+        starts: Mapping[ShardId, int],
     ) -> None:
-        self._settings, self._shards, self._positions = settings, shards, positions
+        """`holder`: a name that nobody else has, now or ever. `starts`: where the group began in shards that
+        were there; others begin at 0."""
+        self._settings, self._shards, self._positions, self._starts = settings, shards, positions, starts
         self._nobody = InstanceRow(
             group=group,
             name="hub",
-            incarnation="hub",
+            incarnation=holder,
             timeout_ms=settings.timeout_ms,
             interval_ms=default_interval_ms(settings.timeout_ms),
         )
@@ -55,7 +63,7 @@ class Resetting:
     @property
     def numbers_max(self) -> int:
         """How many numbers a plan may use."""
-        return 2 * len(self._family)
+        return 2 * len(self._shards)
 
     @property
     def had_been_read(self) -> list[ShardId]:
@@ -66,6 +74,9 @@ class Resetting:
         """What is to be done next, in this order; nothing: it is done. Draw the numbers after the look."""
         fresh = iter(numbers)
         by_shard = {row.shard: row for row in rows}
+        unborn = self._unborn(by_shard)
+        if unborn:
+            return [self._creation(shard, by_shard, next(fresh)) for shard in unborn]
         needed = self._needed(by_shard)
         born = {shard: by_shard[shard].born if shard in by_shard else next(fresh) for shard in sorted(needed)}
         steps = [*_links(rows, born), *self._creations(by_shard, born)]
@@ -84,6 +95,33 @@ class Resetting:
         if is_told and row.checkpoint > 0:
             self._read.add(row.shard)
 
+    def _unborn(self, rows: Mapping[ShardId, LeaseRow]) -> list[ShardId]:
+        """Ancestors of what is named that nobody has looked at yet: the oldest of them first."""
+        heirs = with_heirs(rows, self._shards)
+        older = {one for shard in self._positions for one in ancestors(self._shards, shard)}
+        never = {shard for shard in older if shard not in rows and shard not in heirs}
+        return sorted(
+            shard for shard in never if not any(parent in never for parent in self._shards[shard].parents)
+        )
+
+    def _creation(self, shard: ShardId, rows: Mapping[ShardId, LeaseRow], number: int) -> Change:
+        """A row that nobody has made yet, as the first consumer to look would make it."""
+        about = self._shards[shard]
+        born = tuple(rows[parent].born if parent in rows else 0 for parent in about.parents)
+        row = self._made(about, self._starts.get(shard, 0), born, number)
+        return Change(kind=ChangeKind.CREATE, old=None, new=row)
+
+    def _made(self, shard: Shard, offset: int, parents_born: tuple[int, ...], number: int) -> LeaseRow:
+        row = created(
+            self._nobody.group,
+            shard,
+            offset,
+            owner=self._nobody,
+            parents_born=parents_born,
+            bound=self._settings.in_order,
+        )
+        return replace(row, born=number, revision=number, lease_id=number)
+
     def _needed(self, rows: Mapping[ShardId, LeaseRow]) -> set[ShardId]:
         """What must have a row: what is named, and below it what was cleaned up, for its heirs' sake."""
         heirs = with_heirs(rows, self._shards)
@@ -98,17 +136,15 @@ class Resetting:
         for shard in sorted(born, reverse=True):
             if shard not in rows:
                 about = self._shards[shard]
-                row = created(
-                    self._nobody.group,
+                made = self._made(
                     about,
                     self._positions.get(shard, about.next_offset),
-                    owner=self._nobody,
-                    parents_born=tuple(known.get(parent, 0) for parent in about.parents),
-                    bound=self._settings.in_order,
+                    tuple(known.get(parent, 0) for parent in about.parents),
+                    born[shard],
                 )
-                number = born[shard]
-                row = replace(row, born=number, revision=number, lease_id=number)
-                yield Change(kind=ChangeKind.CREATE, old=None, new=row)
+                holder = self._nobody.incarnation
+                held = replace(made, lease_owner=holder, consumer_owner=holder)
+                yield Change(kind=ChangeKind.CREATE, old=None, new=held)
 
     def _resets(
         self, rows: Mapping[ShardId, LeaseRow], needed: set[ShardId], numbers: Iterator[int]
@@ -119,6 +155,8 @@ class Resetting:
             if row is not None:
                 offset = self._positions.get(shard, row.checkpoint)
                 after = rewound(row, self._shards[shard], offset, next(numbers))
+                if row.consumer_owner == self._nobody.incarnation:
+                    after = without_owner(after, None)
                 yield Change(kind=ChangeKind.REWIND, old=row, new=after)
 
 

@@ -78,6 +78,15 @@ def learned(held: Held, row: LeaseRow | None) -> Held | None:
     return _seen(held, row)
 
 
+def is_forgotten(known: LeaseRow, found: LeaseRow | None) -> bool:
+    """Whether a row that was found after this state of it was known is an older one: the table forgot.
+
+    There is no going on from there. A renewal of what is known would be refused for ever, and one of what was
+    found would give a deadline to an epoch that the table may have given, and forgotten, once more.
+    """
+    return found is not None and (found.born, found.revision) < (known.born, known.revision)
+
+
 def landed(held: Held, change: Change, *, is_last: bool) -> Held:
     """After a renewal or a save that is in. Only the last round that was asked extends the deadline."""
     row = change.new

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -70,7 +71,15 @@ class LeasedGroups:
         """Forced checkpoints, row by row; which descendants had been read."""
         leased = self.opened(group)
         table, key = leased.table, leased.key
-        resetting = Resetting(key, group.settings, stream.shards, positions)
+        holder = f"hub.{secrets.token_hex(8)}"
+        resetting = Resetting(
+            holder,
+            group=key,
+            settings=group.settings,
+            shards=stream.shards,
+            positions=positions,
+            starts=leased.starts,
+        )
         for _ in range(STEP_TRIES_MAX):
             rows = table.list(key)
             changes = resetting.plan(rows, draw(table, key, resetting.numbers_max))
