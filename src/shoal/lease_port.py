@@ -36,6 +36,10 @@ class LeaseTable(Protocol):
     def sequence(self, group: str) -> SequenceRow | None:
         """The group's sequence. It is never deleted, not even with the group."""
 
+    def begin(self, group: str) -> None:
+        """See that the group has a sequence. A new one begins above every number that the table has given:
+        a group that is deleted and made again gives no epoch that a sink has seen before."""
+
     def create(self, row: Row) -> bool:
         """Store it if there is none with its key."""
 
@@ -100,7 +104,7 @@ def draw(table: LeaseTable, group: str, count: int) -> range:
     for _ in range(STEP_TRIES_MAX):
         row = table.sequence(group)
         if row is None:
-            table.create(SequenceRow(group=group))
+            table.begin(group)
         elif table.swap(row, drawn(row, count)):
             return range(row.number + 1, row.number + count + 1)
     raise StoreBusy(f"{STEP_TRIES_MAX} others were faster to draw numbers of {group!r}", 0.0)

@@ -64,6 +64,10 @@ class MemoryTable:
         assert row is None or isinstance(row, SequenceRow)
         return row
 
+    def begin(self, group: str) -> None:
+        given = [row.number for row in self.rows.values() if isinstance(row, SequenceRow)]
+        self.create(SequenceRow(group=group, number=max(given, default=0)))
+
     def create(self, row: Row) -> bool:
         return self._write(key_of(row), None, row)
 

@@ -127,10 +127,11 @@ class LeasedGroups:
         if users and not force:
             raise GroupInUse(group=group.name, consumers=users)
         self._store.delete_group(group.id)
-        for lease in leased.table.list(leased.key):
-            leased.table.delete(lease)
+        # Consumers first: one that is no member any more makes no rows.
         for instance in instances:
             leased.table.delete(instance)
+        for lease in leased.table.list(leased.key):
+            leased.table.delete(lease)
 
 
 def _is_done(table: LeaseTable, change: Change) -> bool:

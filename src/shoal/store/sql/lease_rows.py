@@ -174,7 +174,7 @@ def shapes(name: str) -> tuple[RowShape, RowShape, RowShape]:
         RowShape(
             table=leases,
             key=("consume_group", "shard"),
-            state=("born", "revision"),
+            state=("born", "revision", "epoch"),
             to_row=_lease,
             to_columns=_lease_columns,
         ),

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import bindparam, select, update
+from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.engine import Connection
 
 from shoal.core.errors import StoreBusy, StoreFailure, StoreUnavailable
@@ -46,6 +46,7 @@ class SQLLeaseTable:
         sequences = self._sequences.table
         of_group = sequences.c.consume_group == bindparam("of_group")
         self._find_news = PreparedSelect(select(sequences.c.news).where(of_group))
+        self._highest = PreparedSelect(select(func.max(sequences.c.number).label("number")))
         self._advance = PreparedWrite(
             update(sequences)
             .where(of_group)
@@ -119,6 +120,10 @@ class SQLLeaseTable:
         return found
 
     # --- Changing. ---
+
+    def begin(self, group: str) -> None:
+        """See LeaseTable."""
+        self._ensure_sequence(group)
 
     def create(self, row: Row) -> bool:
         """See LeaseTable."""
@@ -218,7 +223,8 @@ class SQLLeaseTable:
         if self.sequence(group) is None:
             try:
                 with self._database.write() as connection:
-                    self._sequences.create(connection, SequenceRow(group=group))
+                    highest = self._highest.rows(connection, {})[0].number or 0
+                    self._sequences.create(connection, SequenceRow(group=group, number=highest))
             except StoreFailure as error:
                 if not isinstance(error.__cause__, self._database.engine.dialect.loaded_dbapi.IntegrityError):
                     raise  # Otherwise another was faster.
