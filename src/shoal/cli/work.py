@@ -36,6 +36,8 @@ from shoal.fleet.watching import GroupWatch
 _NEW: Final = "For a group that is made: "
 _REPORT_S: Final = 1.0
 _LOG_S: Final = 10.0
+_LOOK_S: Final = 2.0
+"""How long the last look at the group may take."""
 
 
 def work(
@@ -175,7 +177,6 @@ def work(
         opened = stack.enter_context(connect(hub, leases=leases))
         _see_group(opened, stream, group, new_group, may_make=create_group)
         watch = GroupWatch(opened, stream, group, every_s)
-        stack.callback(watch.close, 1.0)
         audience: JsonLines | LiveTable | LogLines
         if json:
             audience, prints = JsonLines(lambda: watch.seen), Output.TO_ERRORS
@@ -185,10 +186,15 @@ def work(
             prints = Output.RELAYED
         else:
             audience, prints = LogLines(lambda: watch.seen), Output.AS_IS
-        fleet = Fleet(jobs, Unread(audience), output=prints, stop_timeout_s=bound_s, every_s=every_s)
-        watch.start()
+        shown = Unread(audience)
+        fleet = Fleet(jobs, shown, output=prints, stop_timeout_s=bound_s, every_s=every_s)
         began_s = time.monotonic()
-        fleet.run()
+        watch.start()
+        try:
+            fleet.run()
+        finally:
+            watch.close(_LOOK_S)
+        shown.show(fleet.standings())
         seconds = time.monotonic() - began_s
     _conclude(fleet, seconds, as_json=json)
 
@@ -208,7 +214,8 @@ def _conclude(fleet: Fleet, seconds: float, *, as_json: bool) -> None:
             {"type": "end", "records": records, "seconds": round(seconds, 3), "exit_code": int(code)}
         )
     else:
-        typer.echo(f"{records:,} records in {seconds:,.1f} s by {len(standings)} processes")
+        who = "1 process" if len(standings) == 1 else f"{len(standings)} processes"
+        typer.echo(f"{records:,} records in {seconds:,.1f} s by {who}")
     if code:
         raise typer.Exit(code)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
@@ -49,7 +50,7 @@ _EVENT_HUES: Final = {
     "drained": "green",
     "stopping": "yellow",
 }
-_SHARDS_WIDTH: Final = 24
+_SHARDS_WIDTH: Final = 12
 
 
 # --- For people at a terminal. ----------------------------------------------------------------------
@@ -96,9 +97,9 @@ def fleet_view(heading: str, standings: Sequence[Standing], group: GroupInfo | N
 def fleet_table(standings: Sequence[Standing], group: GroupInfo | None) -> Table:
     """A line for each process."""
     table = output.plain_table(
-        "process", ">pid", "state", ">shards", "which", ">records", ">records/s", ">lag", ">failures",
-        ">restarts",
+        "process", ">pid", "state", ">held", "shards", ">records", ">rate", ">lag", ">failures", ">restarts"
     )  # fmt: skip
+    table.padding = (0, 1, 0, 0)
     for column in table.columns:
         column.no_wrap = str(column.header) != "process"
     for one in standings:
@@ -110,7 +111,7 @@ def fleet_table(standings: Sequence[Standing], group: GroupInfo | None) -> Table
             str(len(one.shards)),
             shards_text(one.shards),
             f"{one.records:,}",
-            f"{one.rate:,.0f}",
+            f"{one.rate:,.0f}/s",
             "-" if lag is None else f"{lag:,}",
             Text(f"{one.failures:,}", style="red" if one.failures else ""),
             Text(str(one.restarts), style="yellow" if one.restarts else ""),
@@ -210,12 +211,12 @@ def status_json(standings: Sequence[Standing], group: GroupInfo | None) -> dict[
 
 def summary(standings: Sequence[Standing], group: GroupInfo | None) -> str:
     """The whole fleet in a line."""
-    running = sum(one.stage is Stage.RUNNING for one in standings)
+    stages = Counter(one.stage for one in standings)
     held = sum(len(one.shards) for one in standings)
     failures = sum(one.failures for one in standings)
     parts = [
-        f"{running} of {len(standings)} running",
-        f"{held} shards",
+        *(f"{count} {stage.value.replace('_', ' ')}" for stage, count in stages.items()),
+        f"{held} shard{'' if held == 1 else 's'} held",
         f"{sum(one.records for one in standings):,} records",
         f"{sum(one.rate for one in standings):,.0f}/s",
     ]

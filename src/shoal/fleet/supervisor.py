@@ -148,7 +148,6 @@ class Fleet:
                         shown_ms = _now_ms()
                         self._audience.show(self.standings())
                     self._listen()
-                self._audience.show(self.standings())
         finally:
             self._end_all()
 

@@ -26,7 +26,7 @@ class GroupWatch:
         self._thread.start()
 
     def look(self) -> None:
-        """Look now, in this thread."""
+        """Look now, in the thread that calls."""
         try:
             seen = self._hub.describe_group(self._stream, self._group)
         except NotFound:
@@ -37,9 +37,11 @@ class GroupWatch:
             self.seen, self.problem = seen, ""
 
     def close(self, timeout_s: float) -> None:
-        """Look no more. A look that hangs is left alone after the timeout."""
+        """Look once more if the store is there, and no more. A look that hangs is left alone."""
         self._is_over.set()
         self._thread.join(timeout_s)
+        if not self._thread.is_alive() and not self.problem:
+            self.look()
 
     def _run(self) -> None:
         while not self._is_over.is_set():
