@@ -26,6 +26,7 @@ from shoal.core.errors import UnknownGroup
 from shoal.core.group import Coordination
 from shoal.core.limits import PROCESSES_MAX
 from shoal.core.names import checked_name
+from shoal.core.restarting import Stage
 from shoal.core.retry import FailureRules, Policy
 from shoal.fleet.loading import load
 from shoal.fleet.messages import Job
@@ -36,6 +37,11 @@ from shoal.fleet.watching import GroupWatch
 _NEW: Final = "For a group that is made: "
 _REPORT_S: Final = 1.0
 _LOG_S: Final = 10.0
+_ILL: Final = {
+    Stage.FAILED: "failed",
+    Stage.GIVEN_UP: "died too often in a row",
+    Stage.KILLED: "did not stop in time and was killed",
+}
 _LOOK_S: Final = 2.0
 """How long the last look at the group may take."""
 
@@ -217,7 +223,16 @@ def _conclude(fleet: Fleet, seconds: float, *, as_json: bool) -> None:
         who = "1 process" if len(standings) == 1 else f"{len(standings)} processes"
         typer.echo(f"{records:,} records in {seconds:,.1f} s by {who}")
     if code:
+        if not fleet.is_interrupted:
+            typer.echo(f"error: {_reason(fleet)}", err=True)
         raise typer.Exit(code)
+
+
+def _reason(fleet: Fleet) -> str:
+    """Why it did not end well."""
+    ill = [one for one in fleet.standings() if one.stage in _ILL]
+    told = next((one for one in ill if one.stage is Stage.FAILED), ill[0])
+    return f"{told.name} {_ILL[told.stage]}" + (f": {told.error}" if told.error else "")
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -220,7 +220,9 @@ def summary(standings: Sequence[Standing], group: GroupInfo | None) -> str:
         f"{sum(one.records for one in standings):,} records",
         f"{sum(one.rate for one in standings):,.0f}/s",
     ]
-    if group is not None:
+    if group is None:
+        parts.append("lag not known")
+    else:
         parts.append(f"lag {group.lag:,}" + (f" ({span(group.lag_s)} behind)" if group.lag else ""))
     if failures:
         parts.append(f"{failures:,} failures")

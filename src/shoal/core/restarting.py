@@ -59,7 +59,7 @@ class RestartRules:
     steady_s: float = 60.0
     """Who lived for so long did not die of its start: the next death counts as the first."""
     deaths_max: int = 10
-    """In a row. With the delays above that is about two minutes of trying."""
+    """In a row. With the delays above that is two and a half minutes of trying."""
     linger_s: float = 3.0
     """How long a process may take to be gone after its last word; user code that hangs would keep it."""
 

@@ -26,6 +26,7 @@ from shoal.fleet.messages import REPORTED, Farewell, Job, Report, farewell_of
 
 LEAVE_S: Final = 10.0
 """What leaving takes beyond the stop timeout, at most: a few calls of the store."""
+_YOUNG_S: Final = 0.05
 
 
 def main() -> None:
@@ -97,7 +98,7 @@ class _SignalsSeen:
 
 
 class _Reporter:
-    """Tells of the worker at once, and then again and again; in the end how it went."""
+    """Tells of the worker when it runs, again and again, and in the end how it went."""
 
     def __init__(self, reports: int) -> None:
         os.set_inheritable(reports, False)
@@ -106,9 +107,11 @@ class _Reporter:
         self._lock = threading.Lock()
 
     def follow(self, worker: Worker, every_s: float) -> None:
-        """Tell of it until the end."""
+        """Tell of it from its start to the end."""
 
         def run() -> None:
+            while not worker.is_running and not self._is_over.wait(_YOUNG_S):
+                pass  # The first report says that it has joined its group.
             while not self._is_over.is_set():
                 self._send(_report(worker).to_line())
                 self._is_over.wait(every_s)
@@ -118,7 +121,7 @@ class _Reporter:
     def end(self, worker: Worker | None, farewell: Farewell) -> None:
         """The last word."""
         self._is_over.set()
-        if worker is not None:
+        if worker is not None and any(getattr(worker.stats, name) for name in REPORTED):
             self._send(_report(worker).to_line())
         self._send(farewell.to_line())
 
