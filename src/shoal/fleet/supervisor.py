@@ -194,15 +194,19 @@ class Fleet:
     def _start(self, seat: _Seat, now_ms: int) -> None:
         seat.farewell = None
         seat.tally.began(now_ms)
-        seat.process = Process(
-            seat.job,
-            self._selector,
-            output=self._output,
-            on_message=lambda message: self._heard(seat, message),
-            on_line=lambda line: self._audience.printed(seat.job.name, line),
-        )
         seat.place = started(seat.place, now_ms)
-        self._tell(seat, "started")
+        try:
+            seat.process = Process(
+                seat.job,
+                self._selector,
+                output=self._output,
+                on_message=lambda message: self._heard(seat, message),
+                on_line=lambda line: self._audience.printed(seat.job.name, line),
+            )
+        except OSError as error:  # No memory, no descriptors: that passes, or is told again.
+            self._over(seat, Farewell(ending=Ending.DIED, text=f"it cannot be started: {error}"), now_ms)
+        else:
+            self._tell(seat, "started")
 
     def _heard(self, seat: _Seat, message: Report | Farewell) -> None:
         match message:
@@ -216,7 +220,9 @@ class Fleet:
                     self._tell(seat, "running")
 
     def _ended(self, seat: _Seat, code: int, now_ms: int) -> None:
-        farewell = seat.farewell or Farewell(ending=Ending.DIED, text=_code_text(code))
+        self._over(seat, seat.farewell or Farewell(ending=Ending.DIED, text=_code_text(code)), now_ms)
+
+    def _over(self, seat: _Seat, farewell: Farewell, now_ms: int) -> None:
         if farewell.text:
             seat.error = farewell
         seat.place = ended(seat.place, farewell.ending, now_ms, random.random(), self._rules)
