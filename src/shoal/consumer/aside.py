@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from shoal.core.aside import Origin, dead_stream, origin_of, own_headers, retry_stream
+from shoal.core.aside import Origin, dead_stream, kept_for_ever, origin_of, own_headers, retry_stream
 from shoal.core.delivery import Failure
 from shoal.core.errors import StreamExists
 from shoal.core.model import StreamInfo, StreamName
@@ -69,5 +69,5 @@ class Aside:
         if name in self._known:
             return
         with suppress(StreamExists):
-            self._hub.service.create_stream(name, self._main.settings, shards)
+            self._hub.service.create_stream(name, kept_for_ever(self._main.settings), shards)
         self._known.add(name)

@@ -16,6 +16,7 @@ from shoal.core.group import (
     ShardState,
 )
 from shoal.core.model import ShardId
+from shoal.core.retry import Policy
 
 
 def group_of(row: Any, members: Mapping[str, Member] | None = None, claims: Sequence[Claim] = ()) -> Group:
@@ -34,6 +35,7 @@ def group_of(row: Any, members: Mapping[str, Member] | None = None, claims: Sequ
             delivery=Delivery(row.delivery),
             strategy=row.strategy,
             lease_table=row.lease_table,
+            failure=None if row.failure is None else Policy(row.failure),
             rules=row.rules,
         ),
         members=members or {},
@@ -52,6 +54,7 @@ def settings_columns(settings: GroupSettings) -> dict[str, Any]:
         "delivery": settings.delivery.value,
         "strategy": settings.strategy,
         "lease_table": settings.lease_table,
+        "failure": settings.failure,
         "rules": settings.rules,
     }
 

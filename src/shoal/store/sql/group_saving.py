@@ -131,7 +131,7 @@ def save_hand_over(
 
 def delete_groups(connection: Connection, group_ids: Sequence[int]) -> None:
     """Remove groups and all that belongs to them."""
-    for table in (tables.claims, tables.members, tables.notes):
+    for table in (tables.claims, tables.members, tables.notes, tables.blocks):
         connection.execute(delete(table).where(table.c.group_id.in_(group_ids)))
     connection.execute(delete(tables.groups).where(_groups.id.in_(group_ids)))
 
