@@ -154,7 +154,14 @@ def test_delete_asks_who_sits_at_a_terminal(hub: shoal.Hub, answer: bytes, code:
     assert len(hub.list_streams()) == (0 if code == 0 else 1)
 
 
-EXAMPLES = ["exactly_once_sql", "first_steps", "key_lanes", "retry_and_dead_letters", "typed_columns"]
+EXAMPLES = [
+    "exactly_once_sql",
+    "first_steps",
+    "key_lanes",
+    "retry_and_dead_letters",
+    "typed_columns",
+    "word_count",
+]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
