@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from shoal.core.checkpoint import check_forward
+from shoal.core.checkpoint import check_forward, later
 from shoal.core.claims import is_at_end
 from shoal.core.errors import Fenced, NotOwner
 from shoal.core.limits import CLOCK_MARGIN, EPOCH_JUMP
@@ -397,7 +397,7 @@ def released(
     if row is None or row.consumer_owner != holder or row.owner_epoch != epoch:
         return None
     if offset is not None and not row.is_fenced:
-        row = replace(row, checkpoint=max(row.checkpoint, offset))
+        row = replace(row, checkpoint=later(row.checkpoint, offset))
     row = replace(row, is_over=row.is_over or is_at_end(shard, row.checkpoint))
     return without_owner(row, row.lease_owner if row.is_stolen else None)
 

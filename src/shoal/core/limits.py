@@ -112,3 +112,7 @@ LANES_MAX: Final = 256
 
 PROCESSES_MAX: Final = 256
 """Processes of one `shoal work`: more are a mistake, and a machine's memory would end before."""
+
+MARKS_KEPT: Final = 3
+"""Sets of lanes' marks beside a checkpoint: one for each time that the number of lanes was changed before the
+checkpoint had come up with what was done."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from shoal.core.checkpoint import is_same
 from shoal.core.holding import Lease
 from shoal.core.lease import Change, ChangeKind, LeaseRow, fenced, released, renewed, saved, usable_ms
 from shoal.core.model import Shard
@@ -140,7 +141,7 @@ def saved_again(row: LeaseRow | None, shard: Shard, holder: str, change: Change)
     assert isinstance(change.new, LeaseRow)
     epoch, offset = change.new.owner_epoch, change.new.checkpoint
     mine = fenced(row, shard.id, holder, epoch)
-    return None if mine.checkpoint == offset else save(mine, shard, holder, epoch, offset)
+    return None if is_same(mine.checkpoint, offset) else save(mine, shard, holder, epoch, offset)
 
 
 def release(row: LeaseRow | None, shard: Shard, holder: str, letting: Letting | None) -> Change | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shoal.core.checkpoint import checkpoint_of, marks_text
 from shoal.core.group import (
     Claim,
     Coordination,
@@ -94,7 +95,7 @@ def claim_of(row: Any) -> Claim:
     return Claim(
         shard=ShardId(row.shard),
         state=ShardState(row.state),
-        checkpoint=row.checkpoint,
+        checkpoint=checkpoint_of(row.checkpoint, row.marks),
         epoch=row.epoch,
         owner=row.owner,
         owner_epoch=row.owner_epoch,
@@ -111,7 +112,8 @@ def claim_row(group_id: int, claim: Claim) -> dict[str, Any]:
         "group_id": group_id,
         "shard": claim.shard,
         "state": claim.state.value,
-        "checkpoint": claim.checkpoint,
+        "checkpoint": int(claim.checkpoint),
+        "marks": marks_text(claim.checkpoint),
         "epoch": claim.epoch,
         "owner": claim.owner,
         "owner_epoch": claim.owner_epoch,

@@ -25,6 +25,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import Connection
 
+from shoal.core.checkpoint import checkpoint_of, marks_text
 from shoal.core.lease import InstanceRow, LeaseRow, SequenceRow
 from shoal.core.limits import NAME_LENGTH_MAX
 from shoal.core.model import ShardId
@@ -128,6 +129,7 @@ def shapes(name: str) -> tuple[RowShape, RowShape, RowShape]:
         Column("lease_owner", _INCARNATION),
         Column("consumer_owner", _INCARNATION),
         Column("check_point", BigInteger, nullable=False),
+        Column("marks", Text),
         Column("epoch", BigInteger, nullable=False),
         Column("owner_epoch", BigInteger, nullable=False),
         Column("parents", String(64), nullable=False),
@@ -204,7 +206,7 @@ def _lease(row: Any) -> LeaseRow:
         lease_id=row.lease_id,
         lease_owner=row.lease_owner,
         consumer_owner=row.consumer_owner,
-        checkpoint=row.check_point,
+        checkpoint=checkpoint_of(row.check_point, row.marks),
         epoch=row.epoch,
         owner_epoch=row.owner_epoch,
         parents=tuple(ShardId(number) for number in _numbers(row.parents)),
@@ -229,7 +231,8 @@ def _lease_columns(row: LeaseRow) -> dict[str, Any]:
         "lease_id": row.lease_id,
         "lease_owner": row.lease_owner,
         "consumer_owner": row.consumer_owner,
-        "check_point": row.checkpoint,
+        "check_point": int(row.checkpoint),
+        "marks": marks_text(row.checkpoint),
         "epoch": row.epoch,
         "owner_epoch": row.owner_epoch,
         "parents": ",".join(map(str, row.parents)),

@@ -201,6 +201,7 @@ claims: Final = Table(
     Column("shard", Integer, primary_key=True, autoincrement=False),
     Column("state", String(16), nullable=False),
     Column("checkpoint", BigInteger, nullable=False),
+    Column("marks", Text),
     Column("epoch", BigInteger, nullable=False),
     Column("owner", String(64)),
     Column("owner_epoch", BigInteger, nullable=False),
