@@ -63,6 +63,11 @@ class Worker:
         """Whether the process still runs."""
         return self._process.is_alive()
 
+    @property
+    def failure(self) -> str | None:
+        """What it raised, if it did."""
+        return self._failure
+
     def wait_for_reports(self, count: int, timeout_s: float) -> None:
         """Wait until it has reported this often in all."""
         deadline = time.monotonic() + timeout_s

@@ -51,7 +51,9 @@ class Crew:
         worker.wait_for_reports(1, 60)
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        self.workers[name].send_signal(number)
+        worker = self.workers[name]
+        assert worker.is_alive, f"{name} ended by itself: {worker.failure}"
+        worker.send_signal(number)
 
     def deploy(self, old: str, new: str) -> None:
         """Start the new one, then stop the old one, as a rolling deploy does."""
