@@ -184,10 +184,15 @@ class Lane:
     failure: Failure | None = None
     streak: Streak = NO_STREAK
 
+    is_told_stuck: bool = False
+    """That its task takes too long has been said."""
+
     @property
-    def is_owing(self) -> bool:
-        """It was given, or will be, what it has not declared done."""
-        return bool(self.queue) or self.done < self.handed or self.missing is not None
+    def owes_from(self) -> int | None:
+        """Below this all of its records are done; None: all that came for it is."""
+        if self.done < self.handed or self.missing is not None:
+            return self.done
+        return max(self.done, self.queue[0].first) if self.queue else None
 
 
 class Tenure:
@@ -218,6 +223,8 @@ class Tenure:
         self._rules = rules
         self._limit = limit
         self._is_end_refused = False
+        self._asked: Reason | None = None
+        """Someone wants it, even if its end came first."""
         self.lanes = [
             Lane(number, done=max(checkpoint, mark), handed=max(checkpoint, mark))
             for number, mark in enumerate(marks)
@@ -228,7 +235,8 @@ class Tenure:
     @property
     def checkpoint(self) -> int:
         """The end of the finished prefix: below it every lane has declared everything done."""
-        return min([self.fetched, *(lane.done for lane in self.lanes if lane.is_owing)])
+        owed = (lane.owes_from for lane in self.lanes)
+        return min([self.fetched, *(offset for offset in owed if offset is not None)])
 
     @property
     def marks(self) -> Sequence[int]:
@@ -284,6 +292,7 @@ class Tenure:
 
     def got(self, pieces: Sequence[Sequence[Piece]], next_offset: int, *, is_end: bool) -> None:
         """Records came, for each lane its pieces. What comes after a stop is of no use any more."""
+        assert len(pieces) == len(self.lanes), f"{len(pieces)} lanes of {len(self.lanes)}"
         self.is_fetching = False
         if self.phase is not Phase.PROCESSING:
             return
@@ -298,12 +307,23 @@ class Tenure:
         self.is_fetching = False
         self.fetch_due_ms = due_ms
 
-    def jump(self, to: int) -> int:
-        """Retention was faster, and the user said to go on behind it: how many records were never seen."""
+    def jump(self, to: int, lane_number: int | None = None) -> int:
+        """Retention was faster, and the user said to go on behind it: how many records were never seen.
+
+        `lane_number`: the lane that wanted them once more; it has seen them.
+        """
         self.is_fetching = False
-        skipped = max(0, to - self.fetched)
-        self.fetched = max(self.fetched, to)
-        return skipped
+        if self.phase is not Phase.PROCESSING:
+            return 0
+        if lane_number is None:
+            skipped = max(0, to - self.fetched)
+            self.fetched = max(self.fetched, to)
+            return skipped
+        lane = self.lanes[lane_number]
+        if lane.missing is not None:
+            low, until = lane.missing
+            lane.missing = (max(low, to), until) if to < until else None
+        return 0
 
     def got_again(self, lane_number: int, pieces: Sequence[Piece], next_offset: int) -> None:
         """A part of what a lane wanted once more came; the next part goes behind it."""
@@ -318,8 +338,7 @@ class Tenure:
 
     def returned(self, lane_number: int, back_to: int | None = None) -> None:
         """A task came back. `back_to`: `process` wants to go on from there, which it was given before."""
-        lane = self.lanes[lane_number]
-        task, lane.task = lane.task, None
+        lane, task = self._finish(lane_number)
         lane.attempts, lane.due_ms, lane.failure = 0, None, None
         match task:
             case Initialize():
@@ -336,18 +355,16 @@ class Tenure:
             case SetAside(offset=offset):
                 lane.queue.popleft()
                 lane.aside = None
+                # If all before it is declared done, it is too: it is durable elsewhere.
+                if lane.done >= lane.finished:
+                    lane.done = max(lane.done, offset + 1)
                 lane.finished = offset + 1
-                if lane.done == offset:
-                    lane.done = offset + 1
             case ShutDown():
                 lane.is_shut = True
-            case None:
-                raise AssertionError(f"lane {lane_number} ran nothing that could return")
 
     def raised(self, lane_number: int, failure: Failure, now_ms: int, dice: float) -> list[Action]:
         """A task failed. What follows is the policy's to say; nothing is passed over."""
-        lane = self.lanes[lane_number]
-        task, lane.task = lane.task, None
+        lane, task = self._finish(lane_number)
         if isinstance(task, ShutDown) and task.reason is not Reason.ENDED:
             lane.is_shut = True  # It had its chance; what it saved is saved.
             return []
@@ -356,24 +373,26 @@ class Tenure:
         match task:
             case ShutDown():
                 lane.is_shut = True
-                if self.end is not None and self.persisted >= self.end:
+                if self._is_over():
                     return []  # The store knows that it is over.
                 self._is_end_refused = True
             case Process():
                 left = _left(lane.queue[0], lane.done)
                 if left is None:
-                    lane.queue.popleft()  # It failed after it had declared everything done.
-                else:
-                    lane.queue[0] = left
-                    if self._rules.policy is Policy.BEST_TRIED and self._is_narrowed(lane, failure):
-                        return []
+                    # It failed after it had declared everything done: nothing is to be tried again.
+                    lane.finished = lane.queue.popleft().next
+                    lane.attempts, lane.failure = 0, None
+                    return self._stopped_by(failure)
+                lane.queue[0] = left
+                if self._rules.policy is Policy.BEST_TRIED and self._is_narrowed(lane, failure):
+                    return []
         self._hold(lane, failure, now_ms, dice)
-        return [StopWorker(failure=failure)] if self._rules.policy is Policy.STOP else []
+        return self._stopped_by(failure)
 
     def postponed(self, lane_number: int, due_ms: int) -> None:
         """The task was not begun, or not finished, for want of a valid deadline: it begins anew then."""
-        lane = self.lanes[lane_number]
-        lane.task, lane.due_ms = None, due_ms
+        lane, _ = self._finish(lane_number)
+        lane.due_ms = due_ms
 
     def save(self, lane_number: int, offset: int | None) -> int:
         """The user declares the lane's records below `offset` done (None: all that it came back from)."""
@@ -390,6 +409,7 @@ class Tenure:
 
     def ask(self, reason: Reason) -> None:
         """Hand over, or stop: what runs may finish, and nothing new begins."""
+        self._asked = self._asked or reason
         if self.reason is None:
             self.reason = reason
             self.phase = Phase.STOPPING
@@ -402,23 +422,28 @@ class Tenure:
         if self.phase is Phase.STOP_COMPLETED or self.reason is Reason.LOST:
             return
         self.end = self.end if end is None else end
-        is_over = self.end is not None and self.persisted >= self.end
-        self.reason = Reason.ENDED if is_over else Reason.LOST
+        self.reason = Reason.ENDED if self._is_over() else Reason.LOST
         self.phase = Phase.STOPPING
 
     def give_up(self) -> Release:
         """Let go while user code still runs: it has been waited for long enough. It can save nothing more."""
+        assert self.phase is not Phase.STOP_COMPLETED, "there is nothing left to give up"
         released = Release(checkpoint=self.checkpoint, marks=self.marks)
         self.reason, self.phase = Reason.LOST, Phase.STOPPING
         return released
 
     def stuck(self, now_ms: int, timeout_ms: int) -> list[Lane]:
-        """Lanes whose `process` has been running for longer than that."""
-        return [
+        """Lanes whose `process` has been running for longer than that; each call is told of once."""
+        found = [
             lane
             for lane in self.lanes
-            if isinstance(lane.task, Process) and now_ms - lane.began_ms > timeout_ms
+            if isinstance(lane.task, Process)
+            and now_ms - lane.began_ms > timeout_ms
+            and not lane.is_told_stuck
         ]
+        for lane in found:
+            lane.is_told_stuck = True
+        return found
 
     # --- What to do next. ----------------------------------------------------------------------------
 
@@ -432,12 +457,12 @@ class Tenure:
             self.phase, self.reason = Phase.STOPPING, Reason.ENDED
         actions: list[Action] = []
         for lane in self.lanes:
-            if lane.task is None and (
-                lane.due_ms is None or lane.due_ms <= now_ms or self.reason is not None
-            ):
+            if lane.due_ms is not None and (lane.due_ms <= now_ms or self.reason is not None):
+                lane.due_ms = None  # Whether or not there is anything to do: nobody waits for a time gone by.
+            if lane.task is None and lane.due_ms is None:
                 task = self._next_task(lane, now_ms)
                 if task is not None:
-                    lane.task, lane.due_ms, lane.began_ms = task, None, now_ms
+                    self._start(lane, task, now_ms)
                     actions.append(task)
         if self.phase is Phase.STOPPING and all(
             lane.is_shut or not lane.is_ready for lane in self.lanes if lane.task is None
@@ -450,8 +475,20 @@ class Tenure:
         if self.phase is not Phase.PROCESSING or self._is_at_work() or self.due_ms() is not None:
             return []
         for lane in self.lanes:
-            lane.task, lane.began_ms = ProcessNothing(lane=lane.number), now_ms
+            self._start(lane, ProcessNothing(lane=lane.number), now_ms)
         return [lane.task for lane in self.lanes if lane.task is not None]
+
+    @staticmethod
+    def _start(lane: Lane, task: Task, now_ms: int) -> None:
+        lane.task, lane.began_ms, lane.is_told_stuck = task, now_ms, False
+
+    def _finish(self, lane_number: int) -> tuple[Lane, Task]:
+        """The lane runs nothing from here on; what it ran."""
+        lane = self.lanes[lane_number]
+        task = lane.task
+        assert task is not None, f"lane {lane_number} runs nothing that could end"
+        lane.task = None
+        return lane, task
 
     def _next_task(self, lane: Lane, now_ms: int) -> Task | None:
         match self.phase:
@@ -475,9 +512,11 @@ class Tenure:
     def _complete(self) -> list[Action]:
         if any(lane.task is not None for lane in self.lanes):
             return []
-        if self._is_end_refused:
-            self._reopen()
-            return []
+        if self._is_end_refused and self.reason is Reason.ENDED and not self._is_over():
+            if self._asked is None:
+                self._reopen()
+                return []
+            self.reason = self._asked  # Its end is not saved, and another wants it: there it comes again.
         self.phase = Phase.STOP_COMPLETED
         if self.reason is Reason.LOST:
             return [Release(checkpoint=None, marks=())]
@@ -486,10 +525,17 @@ class Tenure:
             return [Release(checkpoint=self.end, marks=())]
         return [Release(checkpoint=self.checkpoint, marks=self.marks)]
 
+    def _is_over(self) -> bool:
+        """The store knows that it was consumed to its end."""
+        return self.end is not None and self.persisted >= self.end
+
     def _is_at_work(self) -> bool:
         return any(lane.queue or lane.missing or lane.task is not None for lane in self.lanes)
 
     # --- Failures. -----------------------------------------------------------------------------------
+
+    def _stopped_by(self, failure: Failure) -> list[Action]:
+        return [StopWorker(failure=failure)] if self._rules.policy is Policy.STOP else []
 
     def _hold(self, lane: Lane, failure: Failure, now_ms: int, dice: float) -> None:
         """Try again later, in place."""
@@ -522,7 +568,7 @@ class Tenure:
         for lane in self.lanes:
             lane.queue.clear()
             lane.is_ready = lane.is_shut = False
-            lane.handed = lane.done = max(lane.done, self.fetched)
+            lane.handed = lane.done = lane.finished = max(lane.done, self.fetched)
 
 
 def _left(piece: Piece, done: int) -> Piece | None:
