@@ -230,6 +230,8 @@ class Runtime:
         came = held.run(task)
         self._in_user_code.is_so = False
         self.post(partial(self._came, held, task, came))
+        if self.is_over.is_set():
+            self._finish_late()
 
     def _failed(self, error: BaseException) -> None:
         """In any thread: what should not happen, and must not go unnoticed."""
@@ -568,7 +570,18 @@ class Runtime:
         finally:
             self._threads.close()
             self.is_over.set()
+            self._finish_late()
             self._over()
+
+    def _finish_late(self) -> None:
+        """The deciding thread has ended: user code that comes back now is told that its shard is lost."""
+        with self._lock:
+            try:
+                while True:
+                    self._events.get_nowait()()
+            except queue.Empty:
+                pass
+            self._decide()
 
     def _tell(self, what: str, tenure: Tenure) -> None:
         if self._listener is not None:

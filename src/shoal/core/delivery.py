@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import islice
 
 from shoal.core.errors import CheckpointMisuse, LeaseLost
 from shoal.core.model import ShardId
@@ -192,7 +193,9 @@ class Lane:
         """Below this all of its records are done; None: all that came for it is."""
         if self.done < self.handed or self.missing is not None:
             return self.done
-        return max(self.done, self.queue[0].first) if self.queue else None
+        # At the head is what runs now; it may be declared done already.
+        left = (piece for piece in islice(self.queue, 2) if piece.next > self.done)
+        return next((max(self.done, piece.first) for piece in left), None)
 
 
 class Tenure:
