@@ -84,6 +84,8 @@ class LeasedMembership:
     def _begin(self) -> None:
         self._changed = threading.Condition()
         self._stop = threading.Event()
+        self._taking = threading.RLock()
+        """Held while the taker looks and tries: who leaves waits for what it is about to get."""
         self._changes = 0
         self._threads = [
             threading.Thread(target=work, name=f"shoal-{what}-{self.name}", daemon=True)
@@ -172,11 +174,14 @@ class LeasedMembership:
         try:
             if given:
                 self.release(given)
-            view, shards = self._view()
-            with self._changed:
-                changes = self._consumer.leave(view, now_ms=boot_ms(), watch_ms=_watch_ms())
-                self._note_change()
-            self._carry_out(changes, shards)
+            # What the taker gets at this moment must be among what is handed over, or nobody has it until the
+            # timeout. It takes nothing after this.
+            with self._taking:
+                view, shards = self._view()
+                with self._changed:
+                    changes = self._consumer.leave(view, now_ms=boot_ms(), watch_ms=_watch_ms())
+                    self._note_change()
+                self._carry_out(changes, shards)
         except NotFound as error:
             _log.info("%s leaves %s, which is gone: %s", self.name, self.group, error)
         finally:
@@ -365,11 +370,14 @@ class LeasedMembership:
     def _take(self) -> None:
         """One look, and the wait for the next: until the table changes, or a part of an interval."""
         began = time.monotonic()
-        view, shards = self._view()
-        with self._changed:
-            told = self._consumer.look(view, now_ms=boot_ms(), watch_ms=_watch_ms())
-        self._hear(told)
-        self._carry_out(told.changes, shards)
+        with self._taking:
+            if self._stop.is_set():
+                return
+            view, shards = self._view()
+            with self._changed:
+                told = self._consumer.look(view, now_ms=boot_ms(), watch_ms=_watch_ms())
+            self._hear(told)
+            self._carry_out(told.changes, shards)
         # However much there is to see, looking takes a small part of a core: there may be many of us.
         self._stop.wait(min(1.0, (time.monotonic() - began) * _REST))
         if not self._stop.is_set():
