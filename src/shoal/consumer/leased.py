@@ -13,10 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
-from shoal.consumer.membership import Listener, boot_ms
+from shoal.consumer.membership import Listener, boot_ms, insist
 from shoal.core.errors import (
     HubClosed,
     NameTaken,
@@ -270,7 +271,9 @@ class LeasedMembership:
             wanting = [change for change in waiting if change.wants_number]
             numbers = iter(draw(self._table, self._key, len(wanting)) if wanting else ())
             tried = [numbered(c, next(numbers)) if c.wants_number else c for c in waiting]
-            outcomes = self._table.attempt(tried)
+            # Busy means that nothing was changed: mostly a deadlock of the database's. A release that met one
+            # would wait for the next look, and who leaves does not look again.
+            outcomes = insist(partial(self._table.attempt, tried), StoreBusy, _LEAVE_S)
             waiting = []
             for change, outcome in zip(tried, outcomes, strict=True):
                 waiting += self._settle(change, outcome, shards)

@@ -12,7 +12,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -43,7 +43,8 @@ class HubCalls(Protocol):
 
     @property
     def service(self) -> HubService: ...
-    def create_group(self, stream: str, group: str, **settings: Any) -> object: ...
+    @property
+    def create_group(self) -> Callable[..., object]: ...
     def append(self, stream: str, shard: int, records: Sequence[Any]) -> object: ...
     def join_group(
         self,
