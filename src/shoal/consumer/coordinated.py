@@ -118,6 +118,11 @@ class CoordinatedMembership:
         """Why the membership ended by itself: another process took its name, or the group is gone."""
         return self._error
 
+    @property
+    def has_left(self) -> bool:
+        """Whether it was closed."""
+        return self._stop.is_set()
+
     def may_act(self, shard: int, epoch: int) -> bool:
         """Whether a batch of this shard may be handed to user code at this moment."""
         return may_act(self._holding, ShardId(shard), epoch, boot_ms())

@@ -54,6 +54,8 @@ class Held:
         """Since when there was nothing new."""
         self.has_moved = False
         """Something new was heard of since it was last looked for."""
+        self.is_given_up = False
+        """User code did not come back in time: nobody waits for it any more."""
         self.saving = 0
         """Saves that are on their way: whether the shard has ended is known after them."""
         self.nothing: Batch | None = None

@@ -120,6 +120,11 @@ class LeasedMembership:
         """Why the membership ended by itself."""
         return self._error or self._consumer.error
 
+    @property
+    def has_left(self) -> bool:
+        """Whether it was closed."""
+        return self._stop.is_set()
+
     def may_act(self, shard: int, epoch: int) -> bool:
         """Whether a batch of this shard may be handed to user code at this moment."""
         return not self._void and self._consumer.may_act(ShardId(shard), epoch, boot_ms())
@@ -342,6 +347,10 @@ class LeasedMembership:
             except ShoalError as error:
                 # The table may be away. What is held is not acted on past its deadline.
                 _log.warning("%s of %s: %s", self.name, self.group, error)
+                self._stop.wait(_RETRY_S)
+            except Exception:  # noqa: BLE001 - a thread's top: drivers, and tables of users, raise what they like
+                # Without its taker a consumer would seem to live, and take nothing for ever.
+                _log.exception("%s of %s", self.name, self.group)
                 self._stop.wait(_RETRY_S)
             if self._error is not None:
                 return

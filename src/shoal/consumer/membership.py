@@ -39,6 +39,10 @@ class Membership(Protocol):
     def error(self) -> ShoalError | None:
         """Why the membership ended by itself: another process took its name, or the group is gone."""
 
+    @property
+    def has_left(self) -> bool:
+        """Whether it was closed: by `leave`, or with its hub."""
+
     def may_act(self, shard: int, epoch: int) -> bool:
         """Whether a batch of this shard may be handed to user code at this moment."""
 

@@ -36,7 +36,7 @@ from shoal.core.delivery import (
     Task,
     Tenure,
 )
-from shoal.core.errors import OffsetExpired, ProcessorFailed, ShoalError
+from shoal.core.errors import HubClosed, OffsetExpired, ProcessorFailed, ShoalError
 from shoal.core.lineage import ancestors
 from shoal.core.model import ShardId, StreamInfo
 from shoal.ports import HubService
@@ -57,6 +57,8 @@ _DRAINED_S: Final = 0.2
 """How often the hub is asked whether the others have come to the end too."""
 _RENEWAL_MS: Final = 50
 """After a batch found no valid deadline."""
+_HUNG_MAX: Final = 4
+"""Calls of user code that never return, for one shard, before it stands still here and says why."""
 _THREADS_MAX: Final = 1024
 """Of user code. One that blocks keeps its thread; the others must not run out of them."""
 
@@ -344,7 +346,10 @@ class Runtime:
                 _log.warning("%s opens shard %s: %s", self._member.name, shard, error)
                 return True  # Nobody knows yet; it is asked again in a moment.
         before = {*ancestors(self._stream.shards, shard), shard}
-        return any(other is not held and other.tenure.shard in before for other in self._all())
+        others = [other for other in self._all() if other is not held and other.tenure.shard in before]
+        hung = [other for other in others if other.is_given_up]
+        # Who was given up is not waited for: it may never return. But not too many may hang here at once.
+        return len(others) > len(hung) or len(hung) >= _HUNG_MAX
 
     def _release(self, releases: Iterable[tuple[Held, Release]]) -> None:
         due = [(held, release.checkpoint) for held, release in releases if release.checkpoint is not None]
@@ -458,6 +463,8 @@ class Runtime:
         if not self._is_stopping:
             if self._member.error is not None:
                 self._fail(self._member.error)
+            elif self._member.has_left:
+                self._fail(HubClosed())
             elif not threading.main_thread().is_alive():
                 _log.info("%s: the program ends; handing over", self._member.name)
                 self._begin_stop(self._options.stop_timeout)
@@ -517,6 +524,7 @@ class Runtime:
         with self._lock:
             for held in stuck:
                 releases.append((held, held.tenure.give_up()))
+                held.is_given_up = True
                 del self.held[held.tenure.shard]
                 self._old.append(held)
                 self.stats.lost += 1
