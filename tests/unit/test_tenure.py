@@ -9,6 +9,7 @@ import pytest
 
 from shoal.core.delivery import (
     Action,
+    Blocked,
     Failure,
     Fetch,
     Initialize,
@@ -48,8 +49,24 @@ def processing(
         assert isinstance(action, Initialize)
         made.returned(action.lane)
     assert made.advance(0) == []
-    assert made.phase is Phase.PROCESSING
+    assert phase(made) is Phase.PROCESSING
     return made
+
+
+def phase(made: Tenure) -> Phase:
+    return made.phase
+
+
+def blocked(made: Tenure) -> Blocked | None:
+    return made.blocked
+
+
+def wanted(made: Tenure) -> Fetch | None:
+    return made.wanted
+
+
+def is_drained(made: Tenure) -> bool:
+    return made.is_drained
 
 
 def give(made: Tenure, *parts: Sequence[int], is_end: bool = False, lanes: int = 1) -> None:
@@ -81,14 +98,14 @@ def process(made: Tenure, now_ms: int = 0) -> list[int]:
 def test_a_shard_waits_initializes_processes_stops_and_completes() -> None:
     made = tenure()
     assert begun(made) == []
-    assert made.phase is Phase.WAITING
+    assert phase(made) is Phase.WAITING
     made.begin()
     assert begun(made) == [Initialize(lane=0)]
     assert begun(made) == [], "one call at a time"
     made.returned(0)
     assert begun(made) == []
-    assert made.phase is Phase.PROCESSING
-    assert made.wanted == Fetch(offset=0)
+    assert phase(made) is Phase.PROCESSING
+    assert wanted(made) == Fetch(offset=0)
     give(made, [0, 1])
     assert process(made) == [0, 1]
     made.ask(Reason.MOVED)
@@ -98,14 +115,14 @@ def test_a_shard_waits_initializes_processes_stops_and_completes() -> None:
     assert begun(made) == [ShutDown(lane=0, reason=Reason.MOVED)]
     made.returned(0)
     assert begun(made) == [Release(checkpoint=2, marks=[2])]
-    assert made.phase is Phase.STOP_COMPLETED
+    assert phase(made) is Phase.STOP_COMPLETED
     assert begun(made) == []
 
 
 def test_begin_matters_only_to_one_that_waits() -> None:
     made = processing()
     made.begin()
-    assert made.phase is Phase.PROCESSING
+    assert phase(made) is Phase.PROCESSING
 
 
 def test_one_that_never_began_is_released_without_a_word_to_user_code() -> None:
@@ -129,15 +146,14 @@ def test_initialize_that_raises_is_tried_again_after_a_while() -> None:
     made.begin()
     begun(made)
     assert made.raised(0, ODD, 100, 0.5) == []
-    assert made.blocked is not None
-    assert (made.blocked.failure, made.blocked.attempts) == (ODD, 1)
+    assert blocked(made) == Blocked(failure=ODD, attempts=1)
     assert made.due_ms() == 1100
     assert begun(made, 1099) == []
     assert begun(made, 1100) == [Initialize(lane=0)]
     made.returned(0)
     begun(made, 1100)
-    assert made.blocked is None
-    assert made.phase is Phase.PROCESSING
+    assert blocked(made) is None
+    assert phase(made) is Phase.PROCESSING
 
 
 def test_initialize_that_raises_on_the_way_out_is_not_shut_down() -> None:
@@ -176,7 +192,7 @@ def test_one_that_completed_cannot_be_given_up_saved_or_lost_any_more() -> None:
     begun(made)
     made.returned(0)
     begun(made)
-    assert made.phase is Phase.STOP_COMPLETED
+    assert phase(made) is Phase.STOP_COMPLETED
     with pytest.raises(AssertionError):
         made.give_up()
     with pytest.raises(LeaseLost):
@@ -214,12 +230,12 @@ def test_when_shutdown_of_an_ended_shard_raises_what_was_not_saved_comes_again()
     begun(made)
     assert made.raised(0, ODD, 0, 0.5) == []
     assert begun(made) == []
-    assert made.phase is Phase.INITIALIZING
-    assert made.wanted is None
+    assert phase(made) is Phase.INITIALIZING
+    assert wanted(made) is None
     assert begun(made, 1000) == [Initialize(lane=0)]
     made.returned(0)
     begun(made, 1000)
-    assert made.wanted == Fetch(offset=1)
+    assert wanted(made) == Fetch(offset=1)
     assert made.save(0, None) == 1, "what was processed before does not count as processed now"
     give(made, [1, 2], is_end=True)
     assert process(made, 1000) == [1, 2]
@@ -361,16 +377,16 @@ def test_a_stuck_call_is_told_of_once_and_only_process_is_stuck() -> None:
 
 def test_nothing_is_fetched_twice_at_once_nor_past_the_end_nor_before_its_time() -> None:
     made = processing(at=5)
-    assert made.wanted == Fetch(offset=5)
+    assert wanted(made) == Fetch(offset=5)
     made.is_fetching = True
-    assert made.wanted is None
+    assert wanted(made) is None
     made.fetch_failed(due_ms=30)
-    assert made.wanted is None
+    assert wanted(made) is None
     assert made.due_ms() == 30
     begun(made, 30)
-    assert made.wanted == Fetch(offset=5)
+    assert wanted(made) == Fetch(offset=5)
     give(made, [5], is_end=True)
-    assert made.wanted is None
+    assert wanted(made) is None
 
 
 def test_what_comes_after_a_stop_is_of_no_use() -> None:
@@ -384,15 +400,15 @@ def test_what_comes_after_a_stop_is_of_no_use() -> None:
 
 def test_a_limit_is_drained_when_user_code_came_back_from_all_below() -> None:
     made = processing(limit=2)
-    assert made.wanted == Fetch(offset=0, until=2)
-    assert not made.is_drained
+    assert wanted(made) == Fetch(offset=0, until=2)
+    assert not is_drained(made)
     give(made, [0, 1])
-    assert made.wanted is None
-    assert not made.is_drained
+    assert wanted(made) is None
+    assert not is_drained(made)
     process(made)
-    assert not made.is_drained
+    assert not is_drained(made)
     made.returned(0)
-    assert made.is_drained
+    assert is_drained(made)
     assert not processing().is_drained, "without a limit there is always more"
     assert processing(at=9, limit=2).is_drained
 
@@ -401,7 +417,7 @@ def test_a_jump_says_how_many_were_never_seen_and_only_forward() -> None:
     made = processing()
     give(made, [0, 1])
     assert made.jump(10) == 8
-    assert made.wanted == Fetch(offset=10)
+    assert wanted(made) == Fetch(offset=10)
     assert made.jump(4) == 0
     assert made.fetched == 10
     assert made.checkpoint == 0, "what was fetched before is not done by a jump"
@@ -417,9 +433,9 @@ def test_a_jump_of_a_lane_that_went_back_gives_up_what_is_gone() -> None:
     process(made)
     made.returned(0, back_to=0)
     assert made.jump(2, 0) == 0
-    assert made.wanted == Fetch(offset=2, until=4, lane=0)
+    assert wanted(made) == Fetch(offset=2, until=4, lane=0)
     assert made.jump(7, 0) == 0
-    assert made.wanted == Fetch(offset=4)
+    assert wanted(made) == Fetch(offset=4)
 
 
 def test_a_jump_that_comes_after_a_stop_changes_nothing() -> None:
@@ -437,18 +453,18 @@ def test_going_back_brings_the_same_records_again_before_those_behind() -> None:
     give(made, [0, 1, 2, 3], [4, 5])
     process(made)
     made.returned(0, back_to=1)
-    assert made.wanted == Fetch(offset=1, until=4, lane=0)
+    assert wanted(made) == Fetch(offset=1, until=4, lane=0)
     assert begun(made) == [], "nothing overtakes what is wanted once more"
     made.got_again(0, [Piece([1, 2])], 3)
     assert begun(made) == []
-    assert made.wanted == Fetch(offset=3, until=4, lane=0)
+    assert wanted(made) == Fetch(offset=3, until=4, lane=0)
     made.got_again(0, [Piece([3])], 4)
     handed = []
     for _ in range(3):
         handed.append(process(made))
         made.returned(0)
     assert handed == [[1, 2], [3], [4, 5]]
-    assert made.wanted == Fetch(offset=6)
+    assert wanted(made) == Fetch(offset=6)
 
 
 @pytest.mark.parametrize("back_to", [2, 3])
@@ -457,7 +473,7 @@ def test_going_back_to_where_one_is_is_no_way_back(back_to: int) -> None:
     give(made, [0, 1, 2])
     process(made)
     made.returned(0, back_to=back_to)
-    assert made.wanted == (Fetch(offset=2, until=3, lane=0) if back_to == 2 else Fetch(offset=3))
+    assert wanted(made) == (Fetch(offset=2, until=3, lane=0) if back_to == 2 else Fetch(offset=3))
 
 
 def test_a_save_after_going_back_covers_only_what_was_not_sent_back() -> None:
@@ -488,7 +504,7 @@ def test_one_lane_goes_back_while_the_others_go_on() -> None:
     made.save(1, 6)
     made.returned(1)
     made.returned(0, back_to=2)
-    assert made.wanted == Fetch(offset=2, until=5, lane=0)
+    assert wanted(made) == Fetch(offset=2, until=5, lane=0)
     give(made, range(6, 10), lanes=2)
     (action,) = begun(made)
     assert isinstance(action, Process)
@@ -521,7 +537,7 @@ def test_an_idle_call_comes_only_when_nothing_is_to_be_done_and_may_go_back() ->
     assert made.call_idle(5) == [ProcessNothing(lane=0)]
     assert made.call_idle(5) == []
     made.returned(0, back_to=1)
-    assert made.wanted == Fetch(offset=1, until=2, lane=0)
+    assert wanted(made) == Fetch(offset=1, until=2, lane=0)
     assert made.call_idle(6) == []
 
 
@@ -558,7 +574,7 @@ def test_strict_hands_out_the_same_again_with_growing_delays_and_nothing_else() 
     assert isinstance(action, Process)
     assert action.attempt == 4
     made.returned(0)
-    assert made.blocked is None
+    assert blocked(made) is None
     (action,) = begun(made, now_ms)
     assert isinstance(action, Process)
     assert (list(action.piece.offsets), action.attempt) == ([3], 1)
@@ -580,7 +596,7 @@ def test_a_failure_after_everything_was_declared_done_holds_nothing_up() -> None
     process(made)
     made.save(0, 2)
     assert made.raised(0, ODD, 0, 0.5) == []
-    assert (made.blocked, made.due_ms(), made.checkpoint) == (None, None, 2)
+    assert (blocked(made), made.due_ms(), made.checkpoint) == (None, None, 2)
     give(made, [2])
     (action,) = begun(made)
     assert isinstance(action, Process)
@@ -689,7 +705,7 @@ def test_an_outage_that_says_so_is_waited_for_in_place() -> None:
     give(made, [0, 1])
     process(made)
     assert made.raised(0, AWAY, 0, 0.5) == []
-    assert made.blocked is not None
+    assert blocked(made) is not None
     assert process(made, 1000) == [0, 1]
 
 
@@ -704,7 +720,7 @@ def test_many_records_that_fail_alike_are_an_outage_and_not_all_set_aside() -> N
         made.returned(0)
     assert process(made) == [2]
     made.raised(0, ODD, 0, 0.5)
-    assert made.blocked is not None
+    assert blocked(made) is not None
     assert begun(made) == []
     assert process(made, 1000) == [2]
     made.returned(0)
@@ -733,7 +749,7 @@ def test_setting_aside_that_fails_is_tried_again_before_anything_else() -> None:
     made.raised(0, ODD, 0, 0.5)
     begun(made)
     made.raised(0, AWAY, 0, 0.5)
-    assert made.blocked is not None
+    assert blocked(made) is not None
     assert begun(made, 999) == []
     assert begun(made, 1000) == [SetAside(lane=0, offset=0, failure=ODD)]
     made.returned(0)
