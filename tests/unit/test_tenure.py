@@ -497,6 +497,20 @@ def test_going_back_below_what_was_saved_does_not_take_the_checkpoint_back() -> 
     assert made.save(0, 2) == 4
 
 
+def test_what_fails_after_going_back_comes_again_though_it_was_saved_before() -> None:
+    made = processing()
+    give(made, [0, 1, 2, 3], [4])
+    process(made)
+    made.save(0, 4)
+    made.returned(0, back_to=1)
+    made.got_again(0, [Piece([1, 2, 3])], 4)
+    process(made)
+    made.save(0, 2)
+    made.raised(0, ODD, 0, 0.5)
+    assert process(made, 1000) == [2, 3]
+    assert made.checkpoint == 4
+
+
 def test_one_lane_goes_back_while_the_others_go_on() -> None:
     made = processing(lanes=2)
     give(made, range(6), lanes=2)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
@@ -171,6 +171,9 @@ class Lane:
     finished: int = 0
     """`process` came back from all of the lane's records below, or they were set aside."""
     queue: deque[Piece] = field(default_factory=deque)
+    """Changed by the methods below alone."""
+    queued_bytes: int = 0
+    """Of the queue; counted along, as it may hold very many small pieces."""
     missing: tuple[int, int] | None = None
     """From where, and until where, its records are to be fetched once more, before all that is queued."""
     task: Task | None = None
@@ -185,8 +188,27 @@ class Lane:
     failure: Failure | None = None
     streak: Streak = NO_STREAK
 
+    said: int = 0
+    """Declared done since the task began. Who went back may have declared more before, and wants it again."""
     is_told_stuck: bool = False
     """That its task takes too long has been said."""
+
+    def put(self, pieces: Iterable[Piece]) -> None:
+        """Behind all that is queued."""
+        for piece in pieces:
+            self.queue.append(piece)
+            self.queued_bytes += piece.bytes
+
+    def take(self) -> Piece:
+        """What is at the head goes."""
+        piece = self.queue.popleft()
+        self.queued_bytes -= piece.bytes
+        return piece
+
+    def put_first(self, pieces: Sequence[Piece]) -> None:
+        """Before all that is queued."""
+        self.queue.extendleft(reversed(pieces))
+        self.queued_bytes += sum(piece.bytes for piece in pieces)
 
     @property
     def owes_from(self) -> int | None:
@@ -249,7 +271,7 @@ class Tenure:
     @property
     def queued_bytes(self) -> int:
         """Of what was fetched and not yet finished."""
-        return sum(piece.bytes for lane in self.lanes for piece in lane.queue)
+        return sum(lane.queued_bytes for lane in self.lanes)
 
     @property
     def blocked(self) -> Blocked | None:
@@ -300,7 +322,7 @@ class Tenure:
         if self.phase is not Phase.PROCESSING:
             return
         for lane, mine in zip(self.lanes, pieces, strict=True):
-            lane.queue.extend(mine)
+            lane.put(mine)
         self.fetched = next_offset
         if is_end:
             self.end = next_offset
@@ -335,8 +357,10 @@ class Tenure:
         if self.phase is not Phase.PROCESSING or lane.missing is None:
             return
         until = lane.missing[1]
-        behind = [piece for piece in lane.queue if piece.first >= until]
-        lane.queue = deque([*(piece for piece in lane.queue if piece.first < until), *pieces, *behind])
+        before = []
+        while lane.queue and lane.queue[0].first < until:
+            before.append(lane.take())
+        lane.put_first([*before, *pieces])
         lane.missing = (next_offset, until) if next_offset < until else None
 
     def returned(self, lane_number: int, back_to: int | None = None) -> None:
@@ -347,7 +371,7 @@ class Tenure:
             case Initialize():
                 lane.is_ready = True
             case Process(piece=piece):
-                lane.queue.popleft()
+                lane.take()
                 lane.streak = NO_STREAK
                 lane.finished = piece.next if back_to is None else min(piece.next, back_to)
                 if back_to is not None:
@@ -356,7 +380,7 @@ class Tenure:
                 if back_to is not None and back_to < lane.handed:
                     lane.missing = (back_to, lane.handed)
             case SetAside(offset=offset):
-                lane.queue.popleft()
+                lane.take()
                 lane.aside = None
                 # If all before it is declared done, it is too: it is durable elsewhere.
                 if lane.done >= lane.finished:
@@ -380,13 +404,14 @@ class Tenure:
                     return []  # The store knows that it is over.
                 self._is_end_refused = True
             case Process():
-                left = _left(lane.queue[0], lane.done)
+                left = _left(lane.queue[0], lane.said)
                 if left is None:
                     # It failed after it had declared everything done: nothing is to be tried again.
-                    lane.finished = lane.queue.popleft().next
+                    lane.finished = lane.take().next
                     lane.attempts, lane.failure = 0, None
                     return self._stopped_by(failure)
-                lane.queue[0] = left
+                lane.take()
+                lane.put_first([left])
                 if self._rules.policy is Policy.BEST_TRIED and self._is_narrowed(lane, failure):
                     return []
         self._hold(lane, failure, now_ms, dice)
@@ -408,6 +433,7 @@ class Tenure:
                 "offset", wanted, f"shard {self.shard}: records were given only up to {lane.handed}"
             )
         lane.done = max(lane.done, wanted)
+        lane.said = max(lane.said, wanted)
         return lane.done
 
     def ask(self, reason: Reason) -> None:
@@ -483,7 +509,7 @@ class Tenure:
 
     @staticmethod
     def _start(lane: Lane, task: Task, now_ms: int) -> None:
-        lane.task, lane.began_ms, lane.is_told_stuck = task, now_ms, False
+        lane.task, lane.began_ms, lane.is_told_stuck, lane.said = task, now_ms, False, 0
 
     def _finish(self, lane_number: int) -> tuple[Lane, Task]:
         """The lane runs nothing from here on; what it ran."""
@@ -555,8 +581,8 @@ class Tenure:
         if failure.is_outage:
             return False
         if len(piece.offsets) > 1:
-            lane.queue.popleft()
-            lane.queue.extendleft(reversed(_narrowed(piece, failure.reached)))
+            lane.take()
+            lane.put_first(_narrowed(piece, failure.reached))
             return True
         lane.streak = lane.streak.failed(failure.kind)
         if is_outage(self._rules, lane.streak, is_said=False):
@@ -569,7 +595,8 @@ class Tenure:
         self.phase, self.reason, self.end, self._is_end_refused = Phase.INITIALIZING, None, None, False
         self.fetched = self.checkpoint
         for lane in self.lanes:
-            lane.queue.clear()
+            while lane.queue:
+                lane.take()
             lane.is_ready = lane.is_shut = False
             lane.handed = lane.done = lane.finished = max(lane.done, self.fetched)
 
