@@ -55,21 +55,27 @@ def _sweep(seeds: range, until: float | None, lines: int) -> int:
     began = time.monotonic()
     faults: Counter[str] = Counter()
     counts: Counter[str] = Counter()
+    kinds: Counter[str] = Counter()
     failed: list[int] = []
-    ran = events = virtual_ms = 0
+    events = virtual_ms = 0
     for seed in seeds:
         if until is not None and time.monotonic() > until:
             break
         outcome = World(seed).run()
-        ran, events, virtual_ms = ran + 1, events + outcome.events, virtual_ms + outcome.virtual_ms
+        kinds[outcome.kind.value] += 1
+        events, virtual_ms = events + outcome.events, virtual_ms + outcome.virtual_ms
         faults += outcome.history.faults
         counts += outcome.history.counts
         if outcome.violation:
             failed.append(seed)
             _print(f"seed {seed}: {_verdict(outcome)}")
     took = time.monotonic() - began
-    _print(f"{ran} seeds in {took:.1f} s ({ran / max(took, 0.001):.1f} a second), {events:,} events, ")
-    _print(f"{virtual_ms / 60_000:.0f} virtual minutes, {sum(faults.values()):,} faults")
+    ran = kinds.total()
+    of_kinds = ", ".join(f"{kind} {number:,}" for kind, number in sorted(kinds.items()))
+    _print(
+        f"{ran:,} seeds ({of_kinds}), each one history, in {took:.1f} s ({ran / max(took, 1):.1f} a second)"
+    )
+    _print(f"{events:,} events, {virtual_ms / 60_000:,.0f} virtual minutes, {sum(faults.values()):,} faults")
     _print("faults: " + ", ".join(f"{kind} {number:,}" for kind, number in sorted(faults.items())))
     _print("counts: " + ", ".join(f"{kind} {number:,}" for kind, number in sorted(counts.items())))
     if failed:

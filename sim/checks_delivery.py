@@ -7,6 +7,7 @@ old story.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from shoal.core.group import Claim, GroupSettings
@@ -52,12 +53,19 @@ class DeliveryChecks:
         self._stories: list[Story] = []
         self._is_in_order = False
         self._stream: Stream | None = None
+        self._in_reset: set[int] = set()
+        """Shards that a reset, which goes from row to row, has not come to, or never will: it failed."""
+        self._anew: dict[int, int] = {}
+        """Shards that such a reset has come to, and the epoch that it gave them: who took one of them before
+        that, while it was under way, may hand on what it has fetched, and knows nothing of the ancestors."""
         self.is_lenient = False
         """The store forgot, and who holds what is not certain yet: epochs tell no story."""
 
     def group_made(self, group: int, stream: Stream, settings: GroupSettings, starts: list[int]) -> None:
         self._group, self._stream = group, stream
         self._is_in_order = settings.in_order
+        self._in_reset.clear()
+        self._anew.clear()
         self._stories = [
             Story(tellings=[Telling(since=0, start=start, reached=start, done=start)]) for start in starts
         ]
@@ -90,7 +98,8 @@ class DeliveryChecks:
         telling = story.at(epoch)
         if first > max(telling.reached, row.first_offset):
             raise Violation("3", f"shard {shard} at {epoch}: {first} comes before {telling.reached}")
-        if self._is_in_order and end > telling.reached:
+        is_reset = shard not in self._in_reset and epoch >= self._anew.get(shard, 0)
+        if self._is_in_order and end > telling.reached and is_reset:
             self._check_ancestors(shard, epoch, row)
         story.handed[epoch, incarnation] = end
         telling.reached = max(telling.reached, end)
@@ -106,7 +115,16 @@ class DeliveryChecks:
     def let_go(self, before: Claim, *, is_planned: bool) -> None:
         """A holder is gone from a shard: by itself, or because it was silent, forced or reset."""
         story = self._story(before.shard)
-        story.planned = before.owner_epoch if is_planned and before.restart is None else None
+        is_current = before.restart is None and before.owner_epoch == before.epoch
+        story.planned = before.owner_epoch if is_planned and is_current else None
+
+    def reset_begins(self, shards: Iterable[int]) -> None:
+        """These are to begin anew, one after the other: until then they do not wait for their ancestors."""
+        self._in_reset.update(shards)
+
+    def begun_anew(self, shard: int, epoch: int) -> None:
+        self._in_reset.discard(shard)
+        self._anew[shard] = epoch
 
     def forced(self, shard: int, since: int, offset: int) -> None:
         story = self._story(shard)

@@ -17,6 +17,9 @@ from sim.store import Store
 ALLOWANCE: Final = 0.024
 """By how much a watcher's clock may run fast, as the worlds make them."""
 
+OWNERS_CALLS: Final = frozenset({"save", "release", "leave"})
+"""Calls by which an owner moves a checkpoint; each shows its epoch."""
+
 
 class HoldingChecks:
     """One world's facts about holders, epochs, checkpoints and watches."""
@@ -28,19 +31,26 @@ class HoldingChecks:
         self._epochs: dict[int, int] = {}
         """Shard to the highest epoch ever given, over all groups of that name."""
         self._gone: set[str] = set()
+        self._beaten: set[str] = set()
+        self._members: set[str] = set()
+        """Processes that have been members of this group."""
         self._sent: set[tuple[str, int, int]] = set()
         self._forced: dict[int, list[int]] = {}
         """Shard to the offsets that were forced on it and may still have to take effect."""
-        self._beat_at: dict[str, int] = {}
+        self._heard_at: dict[str, int] = {}
+        """When a counter that is watched last rose: a member's, or a lease's."""
         self._sink: dict[int, int] = {}
         self.is_lenient = False
         """The store forgot, and the group has not waited it out yet: the past is not what it was."""
         self._is_evident = True
         """Somebody has shown that the store forgot; from then on no epoch may come again."""
+        self._doubtful = 0
+        """Except up to this one: they were given before that was noticed."""
 
     def group_made(self) -> None:
         self._forced.clear()
         self._gone.clear()
+        self._members.clear()
         self.is_lenient = not self._is_evident
 
     # --- Hand-outs. ----------------------------------------------------------------------------------
@@ -48,7 +58,7 @@ class HoldingChecks:
     def handed(self, group: int, incarnation: str, shard: int, epoch: int) -> None:
         """1: only the one holder hands out, and never one after its successor."""
         highest = self._handed.get((group, shard), 0)
-        if epoch < highest and not self.is_lenient:
+        if epoch < highest and not self.is_lenient and not self.is_doubtful(epoch):
             raise Violation("1", f"{incarnation} hands out shard {shard} at {epoch}, after {highest}")
         self._handed[group, shard] = max(highest, epoch)
         if (incarnation, shard, epoch) in self._sent:
@@ -56,26 +66,25 @@ class HoldingChecks:
         rows = self._store.group
         if rows is None or rows.id != group or self.is_lenient:
             return  # Its group was deleted under it, or its store forgot: there is no row to hold it against.
-        claim = rows.claims[shard] if shard < len(rows.claims) else None
+        claim = rows.claim(shard)
         if claim is None or claim.owner != incarnation or claim.owner_epoch != epoch:
             held = "nobody" if claim is None else f"{claim.owner} at {claim.owner_epoch}"
             raise Violation("1", f"{incarnation} hands out shard {shard} at {epoch}, held by {held}")
 
-    def taken(self, before: Claim, by: str, *, may_act: bool) -> None:
-        """1: a shard is taken from a holder only after its deadline has passed there."""
-        if may_act and not self.is_lenient:
-            text = f"shard {before.shard} at {before.owner_epoch} is taken from {before.owner} by {by}"
-            raise Violation("1", f"{text}, within its deadline")
+    def wrote(self, group: int, incarnation: str, shard: int, epoch: int) -> bool:
+        """The sink's fence: whether it takes the write. It must never refuse the rightful holder.
 
-    def wrote(self, incarnation: str, shard: int, epoch: int) -> bool:
-        """The sink's fence: whether it takes the write. It must never refuse the rightful holder."""
-        if epoch >= self._sink.get(shard, 0):
-            self._sink[shard] = epoch
-            return True
+        Who has not heard yet that its leased group is gone may still be given epochs there, for itself: they
+        are not held against those of the group that has the name now.
+        """
         rows = self._store.group
-        claim = rows.claims[shard] if rows is not None and shard < len(rows.claims) else None
+        if epoch >= self._sink.get(shard, 0):
+            if rows is not None and rows.id == group:
+                self._sink[shard] = epoch
+            return True
+        claim = None if rows is None else rows.claim(shard)
         is_current = claim is not None and (claim.owner, claim.epoch) == (incarnation, epoch)
-        if is_current and not self.is_lenient:
+        if is_current and not self.is_lenient and not self.is_doubtful(epoch):
             raise Violation("1", f"a sink refused shard {shard} at {epoch}, the current one")
         return False
 
@@ -85,7 +94,7 @@ class HoldingChecks:
     def answered_read(self, shard: int, epoch: int) -> None:
         """1: a read under an epoch that is no longer current is refused."""
         rows = self._store.group
-        claim = rows.claims[shard] if rows is not None and shard < len(rows.claims) else None
+        claim = None if rows is None else rows.claim(shard)
         if claim is None or claim.epoch != epoch or claim.owner_epoch != epoch:
             raise Violation("1", f"a read of shard {shard} was answered at {epoch}, which is not current")
 
@@ -98,28 +107,28 @@ class HoldingChecks:
         if after.owner is not None and (
             before is None or (after.owner, after.owner_epoch) != (before.owner, before.owner_epoch)
         ):
-            self._granted(after)
+            self._granted(after, by_itself=who == after.owner)
         if before is None or after.checkpoint == before.checkpoint:
             return
-        if by in {"save", "release", "leave"} and before.restart is None:
+        if by in OWNERS_CALLS and before.restart is None:
             is_owner = before.owner == who and before.owner_epoch == epoch and before.epoch == epoch
             if not is_owner and not self.is_lenient:
                 raise Violation("2", f"shard {after.shard}: a checkpoint of {who} at {epoch} took effect")
         forced = self._forced.get(after.shard, [])
         if after.checkpoint in forced:
-            if by != "rewind":
+            if by != "rewind" or after.restart is None:  # It has taken effect.
                 forced.remove(after.checkpoint)
         elif after.checkpoint < before.checkpoint:
             text = f"shard {after.shard}: {by} took the checkpoint from {before.checkpoint} to"
             raise Violation("2", f"{text} {after.checkpoint}")
 
-    def _granted(self, claim: Claim) -> None:
+    def _granted(self, claim: Claim, *, by_itself: bool) -> None:
         assert claim.owner is not None
         highest = self._epochs.get(claim.shard, 0)
-        if claim.owner_epoch <= highest and self._is_evident:
+        if self._doubtful < claim.owner_epoch <= highest and self._is_evident:
             raise Violation("2", f"shard {claim.shard}: epoch {claim.owner_epoch} is given, after {highest}")
         self._epochs[claim.shard] = max(highest, claim.owner_epoch)
-        if claim.owner in self._gone:
+        if claim.owner in self._gone and not by_itself:
             raise Violation("1", f"shard {claim.shard} is given to {claim.owner}, which is gone")
 
     def forced(self, before: Claim | None, after: Claim, offset: int) -> None:
@@ -136,31 +145,48 @@ class HoldingChecks:
     # --- Members. ------------------------------------------------------------------------------------
 
     def joined(self, incarnation: str) -> None:
-        if incarnation in self._gone:
+        """Who is gone does not come back; but a join that was never answered may be repeated."""
+        if incarnation in self._gone and incarnation in self._beaten:
             raise Violation("1", f"{incarnation} is a member again, after it was gone")
-        self._beat_at[incarnation] = self._now_us()
+        self._members.add(_process(incarnation))
+        self.heard(incarnation)
+
+    def barred(self, older: str, by: str) -> None:
+        """Only a process that is new bars another. Who comes back has lost its name to whoever has it."""
+        if _process(by) in self._members and _process(by) != _process(older):
+            raise Violation("1", f"{by}, which was a member before, bars {older}")
 
     def beaten(self, before: Member, number: int) -> None:
         """A heartbeat that counts is newer than all that did."""
         if number <= before.beat:
             raise Violation("1", f"{before.incarnation}: heartbeat {number} counted, after {before.beat}")
-        self._beat_at[before.incarnation] = self._now_us()
+        self._beaten.add(before.incarnation)
+        self.heard(before.incarnation)
+
+    def heard(self, what: str) -> None:
+        """A counter that is watched has risen."""
+        self._heard_at[what] = self._now_us()
 
     def went(self, member: Member, *, is_expired: bool) -> None:
-        """Who goes stays away. Who is expired had time to be heard: an outage is no silence."""
+        """Who goes stays away."""
         self._gone.add(member.incarnation)
-        if not is_expired or self.is_lenient:
+        if is_expired:
+            self.expired(member.incarnation, member.timeout_ms, member.interval_ms)
+
+    def expired(self, what: str, timeout_ms: int, interval_ms: int) -> None:
+        """What is taken for dead had time to be heard: an outage is no silence."""
+        if self.is_lenient:
             return
-        since, now = self._beat_at[member.incarnation], self._now_us()
+        since, now = self._heard_at[what], self._now_us()
         lost, outages, counted_to = 0, 0, since
         for begin, end in sorted(self._store.outages):
             overlap = min(end, now) - max(begin, counted_to)
             if overlap > 0:
                 lost, outages, counted_to = lost + overlap, outages + 1, min(end, now)
-        wanted_us = (member.timeout_ms - outages * member.interval_ms) * 1000 * (1 - ALLOWANCE) - 1_000
+        wanted_us = (timeout_ms - outages * interval_ms) * 1000 * (1 - ALLOWANCE) - 1_000
         if now - since - lost < wanted_us:
             silent = (now - since - lost) / 1000
-            raise Violation("6", f"{member.incarnation} expired after {silent:.0f} ms in which it could beat")
+            raise Violation("6", f"{what} expired after {silent:.0f} ms in which it could beat")
 
     # --- A store that forgets. -----------------------------------------------------------------------
 
@@ -169,11 +195,23 @@ class HoldingChecks:
         rows = self._store.group
         assert rows is not None
         self.is_lenient, self._is_evident = True, False
-        self._gone = {key for key, member in rows.members.items() if not member.is_watched}
-        for claim in rows.claims:
-            if claim.restart is not None:
+        self._gone -= rows.standing().keys()
+        self._members = {_process(incarnation) for incarnation in rows.standing()}
+        for shard in self._epochs:
+            claim = rows.claim(shard)
+            if claim is not None and claim.restart is not None:
                 self._forced.setdefault(claim.shard, []).append(claim.restart)
 
-    def evident(self) -> None:
+    def is_doubtful(self, epoch: int) -> bool:
+        """It may have been given twice: whoever has it is to let go of it, and need not know that yet."""
+        return epoch <= self._doubtful
+
+    def evident(self, doubtful: int = 0) -> None:
         """That the store forgot was dealt with, or a heartbeat that shows it was counted all the same."""
         self._is_evident = True
+        self._doubtful = max(self._doubtful, doubtful)
+
+
+def _process(incarnation: str) -> str:
+    """The process of an incarnation, as seats name them: all its lives have the same."""
+    return incarnation.partition("#")[0]

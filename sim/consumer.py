@@ -71,10 +71,6 @@ class Consumer:
     def start(self) -> None:
         self._seat.start(self)
 
-    def may_act(self, shard: ShardId, epoch: int) -> bool:
-        """Whether it would hand out a batch at this instant, if it had one."""
-        return self.process.is_up and self._seat.may_act(shard, epoch)
-
     def wake(self) -> None:
         """A notification: something has changed for this incarnation."""
         self._seat.wake()
@@ -185,11 +181,11 @@ class Consumer:
 
     def _hand_out(self, lane: Lane) -> Steps[None]:
         batch = lane.queue.popleft()
-        mine = self.incarnation
-        self._stage.facts.handed(self._seat.group, mine, lane.shard, lane.epoch, batch)
+        group, mine = self._seat.group, self.incarnation
+        self._stage.facts.handed(group, mine, lane.shard, lane.epoch, batch)
         yield self._duration()
         # Code that is already running cannot be stopped; the sink's fence is what holds it.
-        self._stage.facts.wrote(mine, lane.shard, lane.epoch)
+        self._stage.facts.wrote(group, mine, lane.shard, lane.epoch)
         if lane.is_lost:
             return
         self._declare(lane, batch[1])

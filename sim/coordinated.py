@@ -18,10 +18,10 @@ from shoal.core.events import Join, Leave, Letting, Release, Retire
 from shoal.core.holding import Holding
 from shoal.core.membership import Beat
 from shoal.core.model import ShardId
-from sim.hub import Fetched, Hub
+from sim.hub import Hub
 from sim.loop import MS, Future, Process, Steps
 from sim.network import Network
-from sim.seat import Lessee
+from sim.seat import Fetched, Lessee
 from sim.stage import Stage
 
 LEAVE_TRIES: Final = 20
@@ -133,6 +133,8 @@ class CoordinatedSeat:
                 yield from self._join_as(group, newcomer)
             except NameTaken:
                 self._bar()
+            except UnknownConsumer:
+                self._was_member = True  # Its join had come in, and it was gone before it heard of it.
             except ShoalError:
                 yield self._stage.rng.randrange(20, 120) * MS
             else:
@@ -158,6 +160,7 @@ class CoordinatedSeat:
         mine = self.incarnation
         while not self._is_over and not self._is_barred and self.incarnation == mine:
             self._holding, beat = rules.asked(self._holding, self._deadline_clock())
+            self._stage.facts.deadlines.asked(beat.incarnation, beat.number)
             self._process.spawn(self._send(beat))
             self._wake = wake = Future(self._stage.loop)
             rest = self._holding.interval_ms * MS
@@ -267,6 +270,4 @@ class CoordinatedSeat:
             return
 
     def _deadline_clock(self) -> int:
-        if "deadline by the clock that stops" in self._stage.switches:
-            return self._process.watch_us() // MS
-        return self._process.boot_ms()
+        return self._stage.deadline_clock_ms(self._process)

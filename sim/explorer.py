@@ -61,8 +61,10 @@ class Bound:
     rewinds: int = 0
     faults: int = 2
     """Messages that may be late or lost. A pause, which needs no message, is not counted."""
+    lives: int = 9
+    """Incarnations of one name, at most: without a bound a world in which members expire has no end."""
     depth: int = 30
-    states: int = STATES
+    states: int = 10**9
 
 
 def explore(bound: Bound) -> Explored:
@@ -136,7 +138,10 @@ def _acts(state: State, place: int, consumer: Consumer, bound: Bound) -> Iterato
     held = consumer.held
     if held is None:
         name = f"c{place % bound.names}"
-        mine = f"{name}#{sum(member.name == name for member in state.group.members.values())}"
+        lives = sum(member.name == name for member in state.group.members.values())
+        if lives >= bound.lives:
+            return
+        mine = f"{name}#{lives}"
         join = events.Join(name=name, incarnation=mine, timeout_ms=TIMEOUT_MS, interval_ms=INTERVAL_MS)
         fresh = Holding(incarnation=mine, timeout_ms=TIMEOUT_MS, interval_ms=INTERVAL_MS)
         joined = _with(state, place, replace(consumer, held=fresh))
@@ -324,6 +329,12 @@ def _way(came: dict[Hashable, tuple[Hashable | None, str]], place: Hashable | No
     return way[-2::-1]
 
 
+COMPLETE: Final = (
+    Bound(shards=1, crashes=1, splits=0, faults=0, lives=2, depth=500),
+    Bound(shards=1, crashes=0, splits=0, faults=1, lives=1, depth=500),
+)
+"""The smallest worlds: every state that can be reached in them is seen, in seconds."""
+
 WORLDS: Final = (
     Bound(consumers=2, shards=2, crashes=1, splits=1),
     Bound(consumers=3, shards=2, crashes=1, splits=0),
@@ -331,24 +342,30 @@ WORLDS: Final = (
     Bound(consumers=2, shards=1, crashes=0, splits=0, rewinds=1),
     Bound(consumers=2, names=1, shards=1, crashes=0, splits=0),
 )
-"""Small worlds that run in well under a minute together."""
+"""Small worlds with more in them, as far as the bound on states goes."""
+
+EXHAUSTIBLE: Final = (
+    *COMPLETE,
+    Bound(shards=2, crashes=1, splits=1, faults=0, lives=1, depth=500),
+)
+"""Worlds that end by themselves; the last takes a minute or so."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Explore the small worlds, further with `--depth` and `--states`."""
     parser = argparse.ArgumentParser(prog="python -m sim.explorer", description=__doc__)
-    parser.add_argument("--depth", type=int, default=30, help="actions one after another, at most")
-    parser.add_argument("--states", type=int, default=STATES, help="states of one world, at most")
+    parser.add_argument("--depth", type=int, default=30, help="actions of a world without an end, at most")
+    parser.add_argument("--states", type=int, default=STATES, help="states of such a world, at most")
     options = parser.parse_args(arguments)
     failed = 0
-    for world in WORLDS:
-        bound = replace(world, depth=options.depth, states=options.states)
+    endless = [replace(world, depth=options.depth, states=options.states) for world in WORLDS]
+    for bound in (*EXHAUSTIBLE, *endless):
         began = time.monotonic()
         found = explore(bound)
         what = (
             f"{bound.consumers} consumers of {min(bound.names, bound.consumers)} names, {bound.shards} shards"
         )
-        what += f", {bound.splits} split, {bound.crashes} crash, {bound.rewinds} reset"
+        what += f", {bound.splits} split, {bound.crashes} crash, {bound.rewinds} reset, {bound.faults} faults"
         depth = f"depth {found.depth}{'' if found.is_complete else ' (not all of it)'}"
         took = f"{time.monotonic() - began:.1f} s"
         verdict = found.violation or "all hold"

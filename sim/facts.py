@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
-from shoal.core.group import Claim, GroupSettings, Member
-from shoal.core.model import ShardId
+from shoal.core.group import RULES, Claim, GroupSettings, Member
+from shoal.core.lease import Change, ChangeKind
+from sim.checks_deadline import DeadlineChecks
 from sim.checks_delivery import DeliveryChecks
 from sim.checks_holding import HoldingChecks
-from sim.history import History
+from sim.history import History, Violation
 from sim.loop import Loop
-from sim.store import GroupRows, Store
+from sim.rows import Rows
+from sim.store import Store
 from sim.stream import Stream
+
+DECISIONS: Final = frozenset({ChangeKind.TAKE, ChangeKind.FORCE, ChangeKind.STEAL, ChangeKind.CREATE})
 
 
 class Facts:
@@ -20,16 +26,14 @@ class Facts:
     def __init__(self, loop: Loop, store: Store, history: History) -> None:
         self._loop, self._store, self.history = loop, store, history
         self.holding = HoldingChecks(store, lambda: loop.now)
+        self.deadlines = DeadlineChecks(lambda: loop.now)
         self.delivery = DeliveryChecks()
-        self.may_act: Callable[[str, ShardId, int], bool] = lambda *_: False
-        """What the process of an incarnation would say, asked at this instant: may it hand out a batch?"""
         self.moved_at = 0
         """When a shard last changed hands."""
 
-    def group_made(self, rows: GroupRows, stream: Stream) -> None:
+    def group_made(self, rows: Rows, stream: Stream, starts: list[int]) -> None:
         self.history.say("store", f"group {rows.id} on stream {stream.id}: {rows.settings}")
         self.holding.group_made()
-        starts = [claim.checkpoint for claim in rows.claims]
         self.delivery.group_made(rows.id, stream, rows.settings, starts)
 
     def updated(self, settings: GroupSettings) -> None:
@@ -43,7 +47,9 @@ class Facts:
         if self.history.is_traced:
             self.history.say(incarnation, f"hands out shard {shard} at {epoch}: [{first}, {end})")
         self.holding.handed(group, incarnation, shard, epoch)
-        self.delivery.is_lenient = self.holding.is_lenient
+        if not self.holding.is_lenient:
+            self.deadlines.handed(incarnation, shard, epoch)
+        self.delivery.is_lenient = self.holding.is_lenient or self.holding.is_doubtful(epoch)
         self.delivery.handed(group, incarnation, shard, epoch, batch)
 
     def declared(self, group: int, incarnation: str, shard: int, epoch: int, offset: int) -> None:
@@ -51,14 +57,19 @@ class Facts:
             self.history.say(incarnation, f"is done with shard {shard} at {epoch} up to {offset}")
         self.delivery.declared(group, shard, epoch, offset)
 
-    def wrote(self, incarnation: str, shard: int, epoch: int) -> None:
-        if not self.holding.wrote(incarnation, shard, epoch):
+    def wrote(self, group: int, incarnation: str, shard: int, epoch: int) -> None:
+        if not self.holding.wrote(group, incarnation, shard, epoch):
             self.history.counts["refused by a sink"] += 1
 
     def release_sent(self, incarnation: str, shard: int, epoch: int) -> None:
         if self.history.is_traced:
             self.history.say(incarnation, f"sends the release of shard {shard} at {epoch}")
         self.holding.release_sent(incarnation, shard, epoch)
+
+    def decided(self, incarnation: str, changes: Sequence[Change], rules: int) -> None:
+        """6: who was told of rules that it does not know beats and watches, and decides nothing."""
+        if rules != RULES and any(change.kind in DECISIONS for change in changes):
+            raise Violation("6", f"{incarnation} decides by rules {rules}, which it does not know")
 
     # --- Rows. ---------------------------------------------------------------------------------------
 
@@ -69,18 +80,26 @@ class Facts:
         if self.history.is_traced:
             self.history.say("store", f"{by}: {_shown(before, after)}")
         self.holding.claim_written(before, after, by, who, epoch)
+        self.deadlines.written(after)
         owner = (after.owner, after.owner_epoch)
         if before is not None and before.owner is not None and owner != (before.owner, before.owner_epoch):
             is_planned = by in {"release", "leave"} and who == before.owner
-            self.delivery.let_go(before, is_planned=is_planned)
+            # What is let go of because the store forgot is not handed over.
+            is_certain = not self.holding.is_lenient and not self.holding.is_doubtful(before.owner_epoch)
+            self.delivery.let_go(before, is_planned=is_planned and is_certain)
             # One that has nothing left to hand out may think what it likes.
-            if not is_planned and not self._is_done(before):
-                may_act = self.may_act(before.owner, before.shard, before.owner_epoch)
-                self.holding.taken(before, by, may_act=may_act)
+            if not is_planned and not self._is_done(before) and not self.holding.is_lenient:
+                self.deadlines.taken(before, by)
         if before is None or owner != (before.owner, before.owner_epoch):
             self.moved_at = self._loop.now
             if after.owner is not None:
                 self.history.counts["moves"] += 1
+
+    def claim_cleaned(self, before: Claim) -> None:
+        """The row of a shard that is done was removed."""
+        self.history.say("store", f"cleaned: shard {before.shard}")
+        if before.owner is not None:
+            self.claim_written(before, replace(before, owner=None, owner_epoch=0, next=None), "clean")
 
     def _is_done(self, before: Claim) -> bool:
         stream = self._store.stream
@@ -96,10 +115,16 @@ class Facts:
         self.history.say(member.incarnation, f"is a member: {member.timeout_ms} / {member.interval_ms} ms")
         self.holding.joined(member.incarnation)
 
+    def haunted(self, member: Member) -> None:
+        """A join came in long after it was given up: a row that nobody may beat for."""
+        self.history.counts["ghosts"] += 1
+        self.holding.heard(member.incarnation)
+
     def beaten(self, before: Member, number: int, timeout_ms: int) -> None:
         if self.history.is_traced:
             self.history.say(before.incarnation, f"beats {number} at the store, counting by {timeout_ms} ms")
         self.holding.beaten(before, number)
+        self.deadlines.counted(before.incarnation, number, timeout_ms)
 
     def went(self, member: Member, *, is_expired: bool) -> None:
         self.history.counts["expired" if is_expired else "gone"] += 1

@@ -19,20 +19,12 @@ from shoal.core.group import Group, GroupSettings, Member, MemberStatus
 from shoal.core.membership import Beat
 from shoal.core.model import Shard, ShardId
 from sim.loop import Process, Steps
+from sim.rows import GroupRows
+from sim.seat import Fetched
 from sim.stage import Stage
-from sim.store import GroupRows
 from sim.stream import NAME, Stream
 
 STEP_TRIES: Final = 12
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fetched:
-    """The answer to a read."""
-
-    batches: list[tuple[int, int]]
-    end: int | None
-    """Of a closed shard: where it ends."""
 
 
 class Hub:
@@ -163,7 +155,7 @@ class Hub:
 
     def _rows(self, group: int) -> GroupRows:
         rows = self._store.group
-        if rows is None or rows.id != group:
+        if not isinstance(rows, GroupRows) or rows.id != group:
             raise UnknownGroup(stream=str(NAME), group=str(group))
         if rows.version > self._seen.get(group, 0) and "forgetting is ignored" not in self._stage.switches:
             self._seen[group] = rows.version
@@ -192,7 +184,7 @@ class _Saving:
         if store.failovers != self.failovers:
             # Versions may come again after a fail-over, so a step does not outlive its connection.
             raise StoreUnavailable("the connection was lost")
-        if rows is None or rows.id != after.id:
+        if not isinstance(rows, GroupRows) or rows.id != after.id:
             return False
         if rows.version != self.before.version and "steps without compare-and-set" not in self.stage.switches:
             return False
@@ -227,6 +219,14 @@ class _Saving:
             before, now = self.before.members.get(key), rows.members.get(key)
             if member is before:
                 continue
+            is_barred = member.status is MemberStatus.BARRED
+            if (
+                is_barred
+                and isinstance(self.event, events.Join)
+                and before
+                and before.status != member.status
+            ):
+                self.stage.facts.holding.barred(key, self.event.incarnation)
             if now is None:
                 rows.members[key] = member
                 self.stage.facts.joined(member)

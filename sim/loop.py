@@ -112,6 +112,8 @@ class Process:
         self.is_frozen = False
         self.cut_until = 0
         """Until then nothing that it sends arrives anywhere."""
+        self.unanswered_until = 0
+        """Until then what it commits is in, and it does not learn of it."""
         self.stalled: list[Task] = []
         self._boot_rate, self._watch_rate = boot_rate, watch_rate
         self._zero = loop.now - started_at

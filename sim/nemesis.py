@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shoal.core.errors import ShoalError
-from shoal.core.events import Event, Rewind, Update
 from shoal.core.group import RULES, GroupSettings
 from shoal.core.model import ShardId
 from sim.loop import MS, Process, Steps
@@ -34,6 +33,7 @@ class Nemesis:
             "suspend": lambda: self._freeze(is_suspended=True),
             "stall": self._stall,
             "cut": self._cut,
+            "unanswered commits": self._leave_unanswered,
             "outage": self._outage,
             "stop": self._stop,
             "newcomer": self._newcomer,
@@ -56,7 +56,7 @@ class Nemesis:
         }
 
     def start(self) -> None:
-        self._world.admin.process.spawn(self._go())
+        self._world.admin.spawn(self._go())
 
     def _go(self) -> Steps[None]:
         acts = self._world.swarm.acts
@@ -120,6 +120,14 @@ class Nemesis:
             self._history.fault("cut", victim.name, f"for {span // MS} ms")
             victim.cut_until = self._loop.now + span
 
+    def _leave_unanswered(self) -> None:
+        """What it commits is in, and it never hears so."""
+        victim = self._victim()
+        if victim is not None:
+            span = self._about_a_timeout()
+            self._history.fault("unanswered commits", victim.name, f"for {span // MS} ms")
+            victim.unanswered_until = self._loop.now + span
+
     def _outage(self) -> None:
         span = self._span(0.3, 3)
         self._history.fault("outage", detail=f"for {span // MS} ms")
@@ -151,23 +159,23 @@ class Nemesis:
             self._history.fault("twin", twin.process.name)
 
     def _crash_server(self) -> None:
-        servers = self._world.servers
+        servers = self._world.kind.servers()
         if servers:
-            victim = servers.pop(self._rng.randrange(len(servers)))
-            self._history.fault("server crash", victim.process.name)
-            victim.process.crash()
-            knows_all = bool(victim.strategies)
-            self._later(self._span(0, 1.5), lambda: self._world.add_server(knows_all=knows_all), always=True)
+            victim = self._rng.choice(servers)
+            self._history.fault("server crash", victim.name)
+            victim.crash()
+            self._world.kind.restart_server(victim, self._span(0, 1.5))
 
     def _pause_server(self) -> None:
-        if self._world.servers:
-            victim = self._rng.choice(self._world.servers).process
+        servers = self._world.kind.servers()
+        if servers:
+            victim = self._rng.choice(servers)
             self._history.fault("server pause", victim.name)
             victim.freeze(self._span(0.1, 2), is_suspended=self._rng.random() < 0.5)
 
-    def _later(self, span: int, act: Callable[[], object], *, always: bool = False) -> None:
+    def _later(self, span: int, act: Callable[[], object]) -> None:
         def unless_healed() -> None:
-            if always or not self._world.stage.is_healed:
+            if not self._world.stage.is_healed:
                 act()
 
         self._loop.after(span, unless_healed)
@@ -208,7 +216,8 @@ class Nemesis:
 
     # --- People. -------------------------------------------------------------------------------------
 
-    def _call(self, event: Event) -> None:
+    def _call(self, made: Callable[[int], Steps[None]]) -> None:
+        """Somebody makes this call on the group that is there now."""
         rows = self._store.group
         if rows is None:
             return
@@ -217,13 +226,13 @@ class Nemesis:
         def call() -> Steps[None]:
             self._calls += 1
             try:
-                yield from self._world.admin.step(group, event)
+                yield from made(group)
             except ShoalError as error:
-                self._history.say("admin", f"{type(event).__name__} failed: {error}")
+                self._history.say("admin", f"failed: {error}")
             finally:
                 self._calls -= 1
 
-        self._world.admin.process.spawn(call())
+        self._world.admin.spawn(call())
 
     def _rewind(self) -> None:
         stream = self._store.stream
@@ -232,7 +241,7 @@ class Nemesis:
         shard = self._rng.choice(stream.shards)
         offset = self._rng.randint(shard.first_offset, shard.next_offset)
         self._history.fault("forced checkpoint", detail=f"shard {shard.id} to {offset}")
-        self._call(Rewind(positions={shard.id: offset}, why="forced"))
+        self._call(lambda group: self._world.kind.rewind(group, {shard.id: offset}, "forced"))
 
     def _reset(self) -> None:
         stream = self._store.stream
@@ -243,14 +252,14 @@ class Nemesis:
             shard.id: shard.next_offset if to_end else shard.first_offset for shard in stream.shards
         }
         self._history.fault("reset", detail="to the end" if to_end else "to the beginning")
-        self._call(Rewind(positions=positions, why="reset"))
+        self._call(lambda group: self._world.kind.rewind(group, positions, "reset"))
 
     def _update(self, kind: str, change: Callable[[GroupSettings], GroupSettings]) -> None:
         rows = self._store.group
         if rows is not None:
             settings = change(rows.settings)
             self._history.fault(kind, detail=f"{settings.timeout_ms} ms, in_order={settings.in_order}")
-            self._call(Update(settings=settings))
+            self._call(lambda group: self._world.kind.update(group, settings))
 
     def _timeout(self) -> None:
         timeout_ms = self._rng.choice((400, 800, 1600, 2400))
@@ -262,10 +271,9 @@ class Nemesis:
 
     def _other_rules(self) -> None:
         self._update("other rules", lambda settings: replace(settings, rules=RULES + 1))
-        back = Update(settings=self._world.settings)
 
         def return_to_ours() -> None:
-            self._call(back)
+            self._call(lambda group: self._world.kind.update(group, self._world.settings))
 
         self._later(self._span(0.5, 2), return_to_ours)
 
@@ -273,7 +281,7 @@ class Nemesis:
         if self._calls or self._store.group is None:
             return
         self._history.fault("recreate group")
-        self._store.group = None
+        self._world.drop_group()
         start_at_end = self._rng.random() < 0.3
         self._later(self._span(0, 1), lambda: self._made_again(start_at_end=start_at_end))
 

@@ -7,12 +7,21 @@ among themselves through a table of leases: both are a seat, and the worlds driv
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from shoal.core.holding import Lease
 from shoal.core.model import ShardId
-from sim.hub import Fetched
 from sim.loop import Steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """The answer to a read."""
+
+    batches: list[tuple[int, int]]
+    end: int | None
+    """Of a closed shard: where it ends."""
 
 
 class Lessee(Protocol):

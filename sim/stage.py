@@ -8,7 +8,7 @@ from random import Random
 
 from sim.facts import Facts
 from sim.history import History
-from sim.loop import Loop, Process
+from sim.loop import MS, Loop, Process
 from sim.store import Store
 from sim.swarm import Swarm
 
@@ -37,6 +37,12 @@ class Stage:
         """Whether a habit of this world strikes now."""
         often = 0.0 if self.is_healed else self.swarm.habit(habit)
         return bool(often) and self.rng.random() < often
+
+    def deadline_clock_ms(self, process: Process) -> int:
+        """What a consumer counts its deadlines by."""
+        if "deadline by the clock that stops" in self.switches:
+            return process.watch_us() // MS
+        return process.boot_ms()
 
     def process(self, name: str) -> Process:
         """A new process, with clocks of its own; both begin somewhere and run as fast as they do."""

@@ -2,20 +2,19 @@
 
 A transaction has a beginning, a commit and an answer, with time between them; each may fail, and an answer
 may be lost after the commit. What a transaction does to the rows is one function, run at the instant of the
-commit. This room knows nothing of groups but that they are rows; `hub` decides what to write.
+commit. This room knows nothing of groups but that they are rows; what to write is others' to say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from random import Random
 from typing import Final, TypeVar
 
 from shoal.core.errors import StoreUnavailable
-from shoal.core.group import Claim, Group, GroupSettings, Member
 from sim.history import History
 from sim.loop import MS, Future, Loop, Process, Steps
+from sim.rows import Rows
 from sim.stream import Stream
 from sim.swarm import Swarm
 
@@ -26,41 +25,13 @@ IDLE_IN_TRANSACTION_US: Final = 400 * MS
 """Whoever holds the lock for longer is rolled back: a frozen process must not stop the others for ever."""
 
 
-@dataclass(slots=True, kw_only=True)
-class GroupRows:
-    """A group's rows: its own, its members', its claims'."""
-
-    id: int
-    stream_id: int
-    version: int
-    epoch: int
-    settings: GroupSettings
-    distrust_ms: int = 0
-    members: dict[str, Member] = field(default_factory=dict)
-    claims: list[Claim] = field(default_factory=list)
-
-    def loaded(self) -> Group:
-        """As a value, as of now."""
-        return Group(
-            id=self.id,
-            stream_id=self.stream_id,
-            name="g",
-            version=self.version,
-            epoch=self.epoch,
-            settings=self.settings,
-            members=dict(self.members),
-            claims=tuple(self.claims),
-            distrust_ms=self.distrust_ms,
-        )
-
-
 class Store:
     """One database. `stream` and `group` are what the names stand for at this moment."""
 
     def __init__(self, loop: Loop, rng: Random, swarm: Swarm, history: History) -> None:
         self._loop, self._rng, self._swarm, self._history = loop, rng, swarm, history
         self.stream: Stream | None = None
-        self.group: GroupRows | None = None
+        self.group: Rows | None = None
         self.sequence = 0
         """The highest epoch ever given: a recreated group goes on from here."""
         self.ids = 0
@@ -72,7 +43,7 @@ class Store:
         self.is_healed = False
         self._lock: object | None = None
         self._waiting: list[Future] = []
-        self._snapshots: list[Group] = []
+        self._snapshots: list[Rows] = []
         self._is_forgetful = "forget" in swarm.acts
         self.on_written: Callable[[], None] = lambda: None
 
@@ -115,6 +86,8 @@ class Store:
         # The commit is done whatever becomes of the process; its answer is on the wire or in its hands.
         yield self._on_the_way()
         self._refuse_if_cut(process)
+        if self._loop.now < process.unanswered_until:
+            raise StoreUnavailable("the commit was not answered")
         if not self.is_healed and habit("lose answer") and rng.random() < habit("lose answer"):
             self._history.fault("answer lost after the commit", process.name)
             raise StoreUnavailable("the answer was lost")
@@ -126,14 +99,24 @@ class Store:
         if rows is None or not self._snapshots or self._snapshots[0].id != rows.id:
             return False
         old = self._snapshots[0]
-        if old.version == rows.version:
+        if old.mark == rows.mark:
             return False
-        rows.version, rows.epoch, rows.settings = old.version, old.epoch, old.settings
-        rows.distrust_ms, rows.members, rows.claims = old.distrust_ms, dict(old.members), list(old.claims)
-        self.sequence = old.epoch
+        rows.restore(old)
+        self.sequence = old.highest
         self.failovers += 1
         self._snapshots = [old]
         return True
+
+    def land(self, body: Callable[[], object], after_us: int) -> None:
+        """A write that nobody waits for any more commits after all, unless its connection is lost by then."""
+        failovers = self.failovers
+
+        def commit() -> None:
+            if self.failovers == failovers and self._loop.now >= self.out_until:
+                body()
+                self._keep_snapshot()
+
+        self._loop.after(after_us, commit)
 
     def _hold(self, process: Process) -> Steps[None]:
         """The lock is held for a while; the process may freeze while it has it, or be rolled back."""
@@ -178,5 +161,5 @@ class Store:
 
     def _keep_snapshot(self) -> None:
         if self._is_forgetful and self.group is not None:
-            self._snapshots.append(self.group.loaded())
+            self._snapshots.append(self.group.copied())
             del self._snapshots[:-SNAPSHOTS_KEPT]

@@ -14,6 +14,7 @@ from shoal.core.events import Expire, Sync, Watched
 from shoal.core.group import Member, ShardState
 from sim.hub import Hub
 from sim.loop import MS, Steps
+from sim.rows import GroupRows
 from sim.stage import Stage
 
 
@@ -71,7 +72,7 @@ class Watcher:
 
     def _look(self) -> _Seen | None:
         rows = self._store.group
-        if rows is None:
+        if not isinstance(rows, GroupRows):
             return None
         members = {key: member for key, member in rows.members.items() if member.is_watched}
         is_timed = rows.distrust_ms > 0 or any(
@@ -91,7 +92,7 @@ class Watcher:
     def _add(self, seen: _Seen, elapsed_ms: int) -> list[Member]:
         """Add the time to every row that still is as it was read; who has been silent for its timeout?"""
         rows = self._store.group
-        if rows is None or rows.id != seen.group:
+        if not isinstance(rows, GroupRows) or rows.id != seen.group:
             return []
         dead = []
         for key, before in seen.members.items():

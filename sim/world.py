@@ -12,23 +12,22 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from shoal.core.errors import ShoalError, StoreBusy
-from shoal.core.events import Update
-from shoal.core.group import RULES, Claim, GroupSettings, ShardState
-from shoal.core.model import ShardId
+from shoal.core.errors import ShoalError, StoreError
+from shoal.core.group import RULES, Claim, Coordination, GroupSettings, ShardState
+from shoal.core.model import Shard
 from sim.consumer import Consumer
-from sim.coordinated import CoordinatedSeat
+from sim.coordinated_kind import CoordinatedKind
 from sim.facts import Facts
 from sim.history import History, Violation
-from sim.hub import Hub
+from sim.kind import Kind
+from sim.leased_kind import LeasedKind
 from sim.loop import MS, Loop, Process, Steps
 from sim.nemesis import Nemesis
-from sim.network import Network
+from sim.rows import Rows
 from sim.stage import Stage
-from sim.store import GroupRows, Store
+from sim.store import Store
 from sim.stream import Stream
 from sim.swarm import Swarm, chosen
-from sim.watcher import Watcher
 
 LIVENESS_MS: Final = 9_000
 """On top of some timeouts: for what had piled up, and for hand-overs along a lineage."""
@@ -42,6 +41,7 @@ class Outcome:
     """What came of a seed."""
 
     seed: int
+    kind: Coordination
     violation: Violation | None
     history: History
     events: int
@@ -49,7 +49,7 @@ class Outcome:
 
 
 class World:
-    """See the head of this file. `switches` are planted bugs of the shell."""
+    """See the head of this file. `switches` are planted bugs of the shell; `kind` None: the seed's own."""
 
     def __init__(
         self,
@@ -58,10 +58,11 @@ class World:
         is_traced: bool = False,
         switches: frozenset[str] = frozenset(),
         focus: tuple[str, ...] = (),
+        kind: Coordination | None = None,
     ) -> None:
         rng = Random(seed)
         self.seed, self.rng = seed, rng
-        self.swarm: Swarm = chosen(rng, focus)
+        self.swarm: Swarm = chosen(rng, focus, kind)
         self.loop = Loop()
         self.history = History(self.loop, is_traced=is_traced)
         self.store = Store(self.loop, rng, self.swarm, self.history)
@@ -76,18 +77,17 @@ class World:
             switches=switches,
             wake=self._wake,
         )
-        self.facts.may_act = self._may_act
-        self.servers: list[Hub] = []
         self.consumers: list[Consumer] = []
         self._born = 0
-        self.admin = Hub(self.stage, self.stage.process("admin"))
+        self.admin = self.stage.process("admin")
         """Who makes calls, by people or by scripts. It never fails itself."""
-        self.keeper = Hub(self.stage, self.stage.process("keeper"))
-        """In worlds with hubs of an older release, somebody who knows the strategy and decides."""
+        is_leased = self.swarm.kind is Coordination.LEASED
+        self.kind: Kind = (LeasedKind if is_leased else CoordinatedKind)(self.stage, self.admin)
         self.settings = GroupSettings(
             in_order=self.swarm.in_order,
             timeout_ms=self.swarm.timeout_ms,
             handover_timeout_ms=self.swarm.handover_timeout_ms,
+            coordination=self.swarm.kind,
             strategy=self.swarm.strategy,
         )
         self.history.say("world", f"seed {seed}: {self.swarm}")
@@ -106,6 +106,7 @@ class World:
             self.history.say("checker", f"VIOLATION {found}")
         return Outcome(
             seed=self.seed,
+            kind=self.swarm.kind,
             violation=violation,
             history=self.history,
             events=self.loop.events,
@@ -116,66 +117,41 @@ class World:
 
     def make_stream(self) -> None:
         """A new stream under the one name there is. Its group goes with the old one."""
+        self.drop_group()
         self.store.stream = Stream(self.store.next_id(), self.swarm.shards)
-        self.store.group = None
+
+    def drop_group(self) -> None:
+        """The group is deleted, in use or not."""
+        if self.store.group is not None:
+            self.kind.dropped(self.store.group)
+            self.store.group = None
 
     def make_group(self, *, start_at_end: bool) -> None:
-        """A new group. Epochs go on from the store's one sequence, and starts are resolved once, here."""
+        """A new group under the one name there is."""
         stream = self.store.stream
         assert stream is not None
-        rows = GroupRows(
-            id=self.store.next_id(),
-            stream_id=stream.id,
-            version=0,
-            epoch=0 if "epochs restart" in self.stage.switches else self.store.sequence,
-            settings=self.settings,
-        )
-        for shard in stream.shards:
-            start = shard.next_offset if start_at_end else shard.first_offset
-            is_over = not shard.is_open and start >= shard.next_offset
-            rows.claims.append(
-                Claim(
-                    shard=shard.id,
-                    state=ShardState.OVER if is_over else ShardState.WAIT,
-                    checkpoint=start,
-                    is_bound=self.settings.in_order,
-                )
-            )
+        starts = [shard.next_offset if start_at_end else shard.first_offset for shard in stream.shards]
+        rows = self.kind.made(self.settings, start_at_end=start_at_end)
         self.store.group = rows
-        self.facts.group_made(rows, stream)
-
-    def add_server(self, *, knows_all: bool) -> None:
-        hub = Hub(self.stage, self.stage.process(f"server{self._number()}"), knows_all=knows_all)
-        self.servers.append(hub)
-        hub.process.spawn(Watcher(self.stage, hub).run())
-        self.history.say(hub.process.name, "starts" if knows_all else "starts, of an older release")
+        self.facts.group_made(rows, stream, starts)
 
     def add_consumer(self, name: str) -> Consumer:
         """A new process of this consumer, whether or not there is another under its name."""
         process = self.stage.process(f"{name}.{self._number()}")
-        own = None
-        if self.rng.random() < self.swarm.embedded or not self.servers:
-            own = Hub(self.stage, process, knows_all=not self.stage.is_so("old server"))
-            process.spawn(Watcher(self.stage, own).run())
-        network = Network(self.stage, process, own, self.servers)
-        consumer = Consumer(self.stage, process, CoordinatedSeat(self.stage, process, network, name), name)
+        consumer = Consumer(self.stage, process, self.kind.seat(process, name), name)
         self.consumers.append(consumer)
-        self.history.say(process.name, f"starts, {'on its own' if own else 'by servers'}")
+        self.history.say(process.name, "starts")
         consumer.start()
         return consumer
 
     def processes(self) -> list[Process]:
         """All but the one that makes the calls."""
-        hubs = [hub.process for hub in (*self.servers, self.keeper)]
-        return hubs + [consumer.process for consumer in self.consumers]
+        return self.kind.others() + [consumer.process for consumer in self.consumers]
 
     def working(self) -> list[Consumer]:
         """Consumers that mean to stay."""
         self.consumers = [consumer for consumer in self.consumers if consumer.process.is_up]
         return [consumer for consumer in self.consumers if consumer.is_working]
-
-    def _may_act(self, incarnation: str, shard: ShardId, epoch: int) -> bool:
-        return any(c.may_act(shard, epoch) for c in self.consumers if c.incarnation == incarnation)
 
     def _number(self) -> int:
         self._born += 1
@@ -198,15 +174,11 @@ class World:
                 for _ in range(1 + self.swarm.backlog):
                     self.store.stream.append(shard.id, self.rng.randrange(1, 4))
         self.make_group(start_at_end=self.swarm.start_at_end)
-        is_mixed = bool(self.swarm.habit("old server"))
-        for place in range(self.swarm.servers):
-            self.add_server(knows_all=place == 0 or not is_mixed)
-        if is_mixed:
-            self.keeper.process.spawn(Watcher(self.stage, self.keeper).run())
+        self.kind.begin()
         for place in range(self.swarm.consumers):
             name = "abcdefgh"[place]
             self.loop.after(self.rng.randrange(600) * MS, partial(self._start, name))
-        self.admin.process.spawn(self._produce())
+        self.admin.spawn(self._produce())
         Nemesis(self).start()
 
     def _start(self, name: str) -> None:
@@ -226,11 +198,11 @@ class World:
         self.store.out_until = self.stage.stalled_until = 0
         self.store.outages = [(begin, min(end, self.loop.now)) for begin, end in self.store.outages]
         for process in self.processes():
-            process.cut_until = 0
+            process.cut_until = process.unanswered_until = 0
             process.thaw()
         if self.store.group is None:
             self.make_group(start_at_end=False)
-        self.admin.process.spawn(self._upgrade())
+        self.admin.spawn(self._upgrade())
         while len(self.working()) < max(1, self.swarm.consumers - 1):
             self.add_consumer(f"z{self._number()}")
 
@@ -238,10 +210,9 @@ class World:
         """Rules that nobody knows do not stay."""
         for _ in range(10):
             rows = self._rows()
-            event = Update(settings=replace(rows.settings, rules=RULES))
             try:
-                yield from self.admin.step(rows.id, event)
-            except StoreBusy:
+                yield from self.kind.update(rows.id, replace(rows.settings, rules=RULES))
+            except StoreError:
                 self.history.say("admin", "cannot get a word in")
             yield 100 * MS
 
@@ -249,7 +220,7 @@ class World:
         """6, 8 and 4: within the bound, and then for good."""
         rows = self._rows()
         timeout_ms = max([self.settings.timeout_ms, rows.settings.timeout_ms])
-        timeout_ms = max([timeout_ms, *(member.timeout_ms for member in rows.members.values())])
+        timeout_ms = max([timeout_ms, *(member.timeout_ms for member in rows.standing().values())])
         until = self.loop.now + (LIVENESS_MS + 8 * timeout_ms) * MS
         still_us = STILL_TIMEOUTS * timeout_ms * MS
         while (why := self._unsettled(still_us)) is not None:
@@ -289,25 +260,37 @@ class World:
     def _misplaced(self) -> str | None:
         stream, rows = self.store.stream, self._rows()
         assert stream is not None
-        if len(rows.claims) < len(stream.shards):
-            return "shards that the group does not know"
         living = [consumer.incarnation for consumer in self.working()]
-        if any(one not in rows.members for one in living) or len(living) < len(self.consumers):
+        members = rows.standing()
+        if any(one not in members for one in living) or len(living) < len(self.consumers):
             return "consumers that are still about to join or to leave"
         counts = dict.fromkeys(living, 0)
-        for shard, claim in zip(stream.shards, rows.claims, strict=True):
-            shown = f"shard {shard.id} ({claim.state} of {claim.owner}, next {claim.next})"
-            if shard.is_open is (claim.state is ShardState.OVER):
-                return f"{shown} is {'open' if shard.is_open else 'closed, and not over'}"
-            if shard.is_open and (claim.owner not in counts or claim.state is not ShardState.ALREADY_ALLOC):
-                return f"{shown} has no living owner"
-            if claim.owner is not None:
+        for shard in stream.shards:
+            claim = rows.claim(shard.id)
+            if (why := self._is_misplaced(shard, claim, living)) is not None:
+                return why
+            if claim is not None and claim.owner is not None:
                 counts[claim.owner] += 1
         if rows.settings.strategy == "balanced" and max(counts.values()) - min(counts.values()) > 1:
             return f"counts are {sorted(counts.values())}"
         return None
 
-    def _rows(self) -> GroupRows:
+    def _is_misplaced(self, shard: Shard, claim: Claim | None, living: list[str]) -> str | None:
+        if claim is None:
+            is_done = self.kind.cleans_up and not shard.is_open
+            return None if is_done else f"shard {shard.id} is not known to the group"
+        shown = f"shard {shard.id} ({claim.state} of {claim.owner}, next {claim.next})"
+        if shard.is_open is (claim.state is ShardState.OVER):
+            return f"{shown} is {'open' if shard.is_open else 'closed, and not over'}"
+        if shard.is_open and claim.state is not ShardState.ALREADY_ALLOC:
+            return f"{shown} has no owner that is to keep it"
+        if claim.owner is not None and self.facts.holding.is_doubtful(claim.owner_epoch):
+            return f"{shown} is held at {claim.owner_epoch}, which the store forgot to have given"
+        if claim.owner not in living and (shard.is_open or claim.owner is not None):
+            return f"{shown} has no living owner"
+        return None
+
+    def _rows(self) -> Rows:
         rows = self.store.group
         if rows is None:
             raise ShoalError("no group")

@@ -9,18 +9,22 @@ from shoal.core import errors
 from shoal.core.delivery import Reason
 from shoal.core.errors import OffsetExpired, OffsetOutOfRange, ShardClosed, ShoalError
 from shoal.core.model import Appended, Position, ProducerStamp, Shard, StreamInfo
+from shoal.core.retry import Backoff, FailureRules, Policy
 from shoal.producer import BatchFuture, Producer, ProducerOptions, SendFuture
 from shoal.wire.batch import Batch
 from shoal.wire.record import Record
 
 __all__ = [
     "Appended",
+    "Backoff",
     "Batch",
     "BatchFuture",
     "Checkpointer",
+    "FailureRules",
     "Hub",
     "OffsetExpired",
     "OffsetOutOfRange",
+    "Policy",
     "Position",
     "Processor",
     "Producer",

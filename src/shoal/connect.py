@@ -38,6 +38,7 @@ from shoal.core.reading import ReadLimits
 from shoal.core.retention import checked_retention
 from shoal.core.ring import checked_hash, checked_shard_count, key_bytes
 from shoal.front.arguments import choice, retention_ms
+from shoal.front.dead import DeadCalls
 from shoal.front.groups import GroupCalls
 from shoal.hub.local import LocalHub
 from shoal.ports import HubService, Submission
@@ -91,7 +92,7 @@ def connect(
     return Hub(hub, store.description)
 
 
-class Hub(GroupCalls):
+class Hub(GroupCalls, DeadCalls):
     """The whole service behind one object. Safe to use from many threads, and in a forked child."""
 
     def __init__(self, service: HubService, description: str) -> None:

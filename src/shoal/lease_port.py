@@ -7,7 +7,7 @@ lock is held between a read and a write.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from shoal.core.errors import StoreBusy
 from shoal.core.lease import Change, InstanceRow, LeaseRow, Row, SequenceRow, drawn
@@ -36,6 +36,10 @@ class LeaseTable(Protocol):
     def sequence(self, group: str) -> SequenceRow | None:
         """The group's sequence. It is never deleted, not even with the group."""
 
+    def begin(self, group: str) -> None:
+        """See that the group has a sequence. A new one begins above every number that the table has given:
+        a group that is deleted and made again gives no epoch that a sink has seen before."""
+
     def create(self, row: Row) -> bool:
         """Store it if there is none with its key."""
 
@@ -46,34 +50,53 @@ class LeaseTable(Protocol):
         """Remove it if it is what is stored."""
 
 
-class LiveTable(LeaseTable, Protocol):
-    """A table as a consumer's threads use it: several changes in one commit, and waiting for others'."""
+class Glance(NamedTuple):
+    """All rows of a group: shards' first, the others as of that moment or later."""
 
-    def attempt(self, changes: Sequence[Change]) -> Sequence[Outcome]:
-        """Try each change by itself; they may share a commit. One that fails does not touch the others."""
+    leases: Sequence[LeaseRow]
+    instances: Sequence[InstanceRow]
+    sequence: SequenceRow
+
+
+class Tried(NamedTuple):
+    """How a change went."""
+
+    change: Change
+    """With the number that it wanted; still without it if no answer came."""
+    outcome: Outcome
+    found: Row | None = None
+    """The row that was found instead, if the change was refused and `wants_found`."""
+
+
+class LiveTable(LeaseTable, Protocol):
+    """A table as a consumer's threads use it: many rows at once, and waiting for others' changes."""
+
+    def glance(self, group: str) -> Glance:
+        """Everything about a group."""
+
+    def attempt(self, group: str, changes: Sequence[Change], *, together: bool = False) -> Sequence[Tried]:
+        """Try each change by itself; they may share a commit. One that is refused does not touch the others.
+
+        Numbers that they want are drawn first. `together`: all or none; if one is refused, all are, each with
+        the row that is there.
+        """
+
+    def listen(self) -> None:
+        """Before the first glance: see that waiting for what comes after it need not begin with a connection.
+
+        For the thread that waits.
+        """
 
     def wait(self, group: str, timeout_s: float) -> None:
-        """Return when shards or consumers of the group may have changed, or after the timeout.
-
-        For one thread at a time.
+        """Return when a shard changed hands, or a consumer came or went, since the last glance; or after the
+        timeout. Renewals and watches wake nobody. For one thread at a time.
         """
+
+    def ring(self, group: str) -> None:
+        """Wake all who wait, in every process: something else has changed, such as the stream."""
 
     def close(self) -> None:
         """Give back what waiting needed."""
-
-
-def found_instead(table: LeaseTable, change: Change) -> Row | None:
-    """The row that a refused change was about, as it is now."""
-    row = change.old or change.new
-    match row:
-        case LeaseRow():
-            return table.load(row.group, row.shard)
-        case InstanceRow():
-            return next((other for other in table.instances(row.group) if other.name == row.name), None)
-        case SequenceRow():
-            return table.sequence(row.group)
-        case None:
-            return None
 
 
 def draw(table: LeaseTable, group: str, count: int) -> range:
@@ -81,7 +104,7 @@ def draw(table: LeaseTable, group: str, count: int) -> range:
     for _ in range(STEP_TRIES_MAX):
         row = table.sequence(group)
         if row is None:
-            table.create(SequenceRow(group=group))
+            table.begin(group)
         elif table.swap(row, drawn(row, count)):
             return range(row.number + 1, row.number + count + 1)
     raise StoreBusy(f"{STEP_TRIES_MAX} others were faster to draw numbers of {group!r}", 0.0)

@@ -5,7 +5,7 @@ Whoever implements one of these passes its contract suite in `shoal.testing.cont
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from shoal.core.appending import Offer
 from shoal.core.checkpoint import Save
-from shoal.core.describing import GroupInfo
+from shoal.core.describing import Block, GroupInfo
 from shoal.core.errors import ShoalError
 from shoal.core.events import Forgotten, Letting, Release
 from shoal.core.group import Group, GroupSettings, Member, Note
@@ -111,6 +111,10 @@ class CatalogStore(Protocol):
     def load_stream(self, name: StreamName) -> StreamInfo:
         """The stream as of now, or UnknownStream, or UnknownProject."""
 
+    def refresh_stream(self, known: StreamInfo, shards: Collection[ShardId] = ()) -> StreamInfo:
+        """A stream that was loaded before, with its map as of now, and these shards. The others are as they
+        were, unless the stream was split or merged; whatever is closed stays as it is. Or UnknownStream."""
+
     def load_stream_by_id(self, stream_id: int) -> StreamInfo | None:
         """The stream of this id, if it has not been deleted."""
 
@@ -159,6 +163,9 @@ class LogStore(Protocol):
 
     def batch_at(self, stream_id: int, shard: ShardId, offset: int) -> tuple[BatchMeta, int] | None:
         """The batch that holds this offset, and the highest timestamp (µs) up to its end."""
+
+    def batches_at(self, stream_id: int, offsets: Mapping[ShardId, int]) -> Mapping[ShardId, BatchMeta]:
+        """For each shard the batch that holds its offset, if there is one; as of one moment."""
 
     def stats(self, stream: StreamInfo) -> StreamStats:
         """Figures of one stream."""
@@ -249,6 +256,12 @@ class GroupStore(Protocol):
 
     def add_notes(self, group_id: int, notes: Sequence[Note], now_ms: int) -> None:
         """Add to a group's history."""
+
+    def set_block(self, group_id: int, shard: ShardId, block: Block | None, now_ms: int) -> None:
+        """Keep what an owner says holds its shard up, since when it first said so; None removes it."""
+
+    def blocks(self, group_id: int) -> Mapping[ShardId, Block]:
+        """What was said of each shard."""
 
     def claim_times(self, group_id: int) -> Mapping[ShardId, tuple[int, int | None]]:
         """For people: since when each claim is in its state, and when its checkpoint was last saved."""
@@ -382,6 +395,9 @@ class GroupService(Protocol):
     def save(self, name: StreamName, group_id: int, saves: Sequence[Save]) -> None:
         """An owner's checkpoints: all, or none and an error."""
 
+    def block(self, group_id: int, shard: ShardId, block: Block | None) -> None:
+        """An owner says what holds its shard up, for people to see; None: nothing any more."""
+
     def retire(self, group_id: int, incarnation: str) -> None:
         """Announce that the member will leave: it gets nothing new, and drains what it has."""
 
@@ -400,6 +416,9 @@ class HubService(Protocol):
 
     def create_stream(self, name: StreamName, settings: StreamSettings, shards: int) -> StreamInfo: ...
     def describe_stream(self, name: StreamName) -> StreamInfo: ...
+    def refresh_stream(self, known: StreamInfo, shards: Collection[ShardId] = ()) -> StreamInfo:
+        """The map as of now, and the ends of these shards: cheaper than describing all of them again."""
+
     def list_streams(self, project: str | None) -> list[StreamInfo]: ...
     def list_projects(self) -> list[str]: ...
     def delete_project(self, project: str) -> None: ...

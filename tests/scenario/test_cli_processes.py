@@ -154,7 +154,17 @@ def test_delete_asks_who_sits_at_a_terminal(hub: shoal.Hub, answer: bytes, code:
     assert len(hub.list_streams()) == (0 if code == 0 else 1)
 
 
-@pytest.mark.parametrize("name", ["first_steps", "typed_columns"])
+EXAMPLES = [
+    "exactly_once_sql",
+    "first_steps",
+    "key_lanes",
+    "retry_and_dead_letters",
+    "typed_columns",
+    "word_count",
+]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_prints_what_its_readme_says(name: str) -> None:
     text = (ROOT / "examples" / name / "README.md").read_text()
     shown = re.search(r"```console\n\$ python (.+)\n([^`]*)```", text)
@@ -167,7 +177,7 @@ def test_an_example_prints_what_its_readme_says(name: str) -> None:
 
 def test_every_example_has_a_readme_that_a_test_runs() -> None:
     folders = {path.name for path in (ROOT / "examples").iterdir() if path.is_dir()}
-    assert folders - {"__pycache__"} == {"first_steps", "typed_columns"}
+    assert folders - {"__pycache__"} == set(EXAMPLES)
 
 
 def _feed(process: subprocess.Popen[bytes], data: bytes) -> tuple[int, bytes, bytes]:

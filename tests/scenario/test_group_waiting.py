@@ -14,11 +14,11 @@ BOUND_S = {"sqlite": 0.05, "postgresql": 0.05, "mysql": 0.25}
 """From the commit of the decision to the consumer knowing, the median of some rounds."""
 
 
-@pytest.fixture
-def hub_url(store_url: str) -> str:
+@pytest.fixture(params=["coordinated", "leased"])
+def hub_url(store_url: str, request: pytest.FixtureRequest) -> str:
     with shoal.connect(store_url) as hub:
         hub.create_stream(STREAM, shards=1)
-        hub.create_group(STREAM, GROUP, timeout=20)
+        hub.create_group(STREAM, GROUP, timeout=20, coordination=request.param)
     return store_url
 
 

@@ -13,10 +13,11 @@ from shoal.core.lease import (
     Row,
     SequenceRow,
     numbered,
+    taken,
 )
 from shoal.core.leasing import LeasedConsumer, Outcome, Told
 from shoal.core.model import Shard, ShardId
-from shoal.core.resharding import first_shards
+from shoal.core.resharding import first_shards, split
 from shoal.core.taking import View
 from shoal.lease_port import LeaseTable, draw
 
@@ -62,6 +63,10 @@ class MemoryTable:
         row = self.rows.get((group, "sequence", ""))
         assert row is None or isinstance(row, SequenceRow)
         return row
+
+    def begin(self, group: str) -> None:
+        given = [row.number for row in self.rows.values() if isinstance(row, SequenceRow)]
+        self.create(SequenceRow(group=group, number=max(given, default=0)))
 
     def create(self, row: Row) -> bool:
         return self._write(key_of(row), None, row)
@@ -292,3 +297,68 @@ def instance(name: str, incarnation: str | None = None) -> InstanceRow:
         timeout_ms=TIMEOUT_MS,
         interval_ms=INTERVAL_MS,
     )
+
+
+def joined(table: MemoryTable, *names: str, settings: GroupSettings | None = None) -> list[Desk]:
+    desks = [Desk(table, name, settings=settings) for name in names]
+    for desk in desks:
+        desk.join()
+    return desks
+
+
+def watch(observer: Desk, count: int, ms: int) -> None:
+    """Look so often that nothing is missed, for so long, from 0 on."""
+    shards = filled(count)
+    for now_ms in range(0, ms + 1, 50):
+        observer.look(shards, now_ms)
+
+
+def holder(table: MemoryTable, shards: tuple[Shard, ...] | None = None) -> Desk:
+    """One that holds all of them, or the only one."""
+    desk = Desk(table, "foo")
+    desk.join()
+    desk.look(shards or filled(1), 0)
+    return desk
+
+
+def take_away(table: MemoryTable, shard: int = 0) -> LeaseRow:
+    """Another consumer has watched it for its timeout, and takes it."""
+    row = replace(table.row(shard), stood_ms=TIMEOUT_MS)
+    number = draw(table, GROUP, 1)[0]
+    after = replace(taken(row, instance("bar")), epoch=number, owner_epoch=number)
+    table.put(after)
+    return after
+
+
+def lose_answers(table: MemoryTable, times: int) -> None:
+    """The next so many writes are in, and nobody hears of it."""
+    left = [times]
+
+    def fault(old: Row | None, new: Row | None) -> str:
+        left[0] -= 1
+        return "lost" if left[0] >= 0 else "ok"
+
+    table.fault = fault
+
+
+def grown() -> tuple[MemoryTable, tuple[Shard, ...], Desk, list[LeaseRow]]:
+    """Three generations, of which the first two are consumed; and every row that there ever was."""
+    table = MemoryTable()
+    shards: tuple[Shard, ...] = filled(1)
+    foo = Desk(table, "foo")
+    foo.join()
+    foo.look(shards, 0)
+    for now_ms in (1, 2):
+        last = [shard for shard in shards if shard.is_open]
+        shards = split(shards, last[0], None, now_ms)
+        shards = tuple(replace(shard, next_offset=10) if shard.is_open else shard for shard in shards)
+        for shard in foo.held:
+            if not shards[shard].is_open:
+                foo.release(shards[shard], 10)
+        for _ in range(3):
+            foo.look(shards, now_ms)
+    for shard in foo.held:
+        foo.save(shards[shard], 5)
+    for _ in range(3):
+        foo.look(shards, 3)
+    return table, shards, foo, [new for _, new in table.history if isinstance(new, LeaseRow)]

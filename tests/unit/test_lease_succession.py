@@ -22,6 +22,7 @@ from tests.unit.lease_table import (
     MemoryTable,
     execute,
     filled,
+    grown,
     instance,
     view_of,
 )
@@ -237,29 +238,6 @@ def test_a_shard_that_is_closed_where_its_checkpoint_stands_ends_by_itself() -> 
 
 
 # --- Ours: cleaning up. ------------------------------------------------------------------------------
-
-
-def grown() -> tuple[MemoryTable, Shards, Desk, list[LeaseRow]]:
-    """Three generations, of which the first two are consumed; and every row that there ever was."""
-    table = MemoryTable()
-    shards: Shards = filled(1)
-    foo = Desk(table, "foo")
-    foo.join()
-    foo.look(shards, 0)
-    for now_ms in (1, 2):
-        last = [shard for shard in shards if shard.is_open]
-        shards = split(shards, last[0], None, now_ms)
-        shards = tuple(replace(shard, next_offset=10) if shard.is_open else shard for shard in shards)
-        for shard in foo.held:
-            if not shards[shard].is_open:
-                foo.release(shards[shard], 10)
-        for _ in range(3):
-            foo.look(shards, now_ms)
-    for shard in foo.held:
-        foo.save(shards[shard], 5)
-    for _ in range(3):
-        foo.look(shards, 3)
-    return table, shards, foo, [new for _, new in table.history if isinstance(new, LeaseRow)]
 
 
 def test_rows_go_when_their_children_have_got_somewhere_and_their_parents_are_gone() -> None:

@@ -1,4 +1,4 @@
-"""The `shoal` command: streams, groups, producing, tailing and a demo, over any hub.
+"""The `shoal` command: streams, groups, producing, tailing, workers and a demo, over any hub.
 
 A thin edge: it turns words into calls of `shoal.connect`'s hub and answers into tables or JSON. It has no
 rules about streams, shards or groups; what is refused is refused by the hub, and this edge says so in one
@@ -33,6 +33,7 @@ from shoal.cli.options import DEFAULT_HUB
 from shoal.cli.produce import produce as produce_command
 from shoal.cli.stream import streams
 from shoal.cli.tail import tail as tail_command
+from shoal.cli.work import work as work_command
 
 __all__ = ["app", "main"]
 
@@ -47,6 +48,7 @@ app.add_typer(streams, name="stream")
 app.add_typer(groups, name="group")
 app.command()(produce_command)
 app.command()(tail_command)
+app.command()(work_command)
 app.command()(demo_command)
 
 _HELP = f"""A sharded log that keeps every key in order.

@@ -80,6 +80,14 @@ def exit_code(error: BaseException) -> ExitCode:
     return ExitCode.FAILURE
 
 
+def exit_code_of(kind: str) -> ExitCode:
+    """The code of an error of another process, by the name of its class."""
+    found = getattr(errors, kind, None)
+    if not isinstance(found, type):
+        return ExitCode.FAILURE
+    return next((TABLE[parent] for parent in found.__mro__ if parent in TABLE), ExitCode.FAILURE)
+
+
 class EdgeGroup(TyperGroup):
     """The outermost group of commands: runs one, and turns how it ended into an exit code."""
 

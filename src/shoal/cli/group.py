@@ -1,4 +1,4 @@
-"""`shoal group …`: create, list, describe, update, reset, delete, history. A call or two of the hub each."""
+"""`shoal group …`: create, list, describe, update, reset, delete, history, dead; each a call or two."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.live import Live
 from shoal import Hub, connect
 from shoal.cli import group_output, output
 from shoal.cli.asking import Yes, confirm
+from shoal.cli.group_dead import dead
 from shoal.cli.group_history import history
 from shoal.cli.group_reset import reset
 from shoal.cli.options import DEFAULT_HUB, AsJson, GroupArgument, HubUrl, LeasesUrl, StreamArgument
@@ -228,6 +229,7 @@ def delete(
 
 
 groups.command()(history)
+groups.add_typer(dead, name="dead")
 
 
 def _view(hub: Hub, stream: str, group: str) -> RenderableType:

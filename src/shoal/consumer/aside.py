@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from shoal.core.aside import Origin, dead_stream, origin_of, own_headers, retry_stream
+from shoal.core.aside import Origin, dead_stream, kept_for_ever, origin_of, own_headers, retry_stream
 from shoal.core.delivery import Failure
 from shoal.core.errors import StreamExists
 from shoal.core.model import StreamInfo, StreamName
@@ -71,6 +71,6 @@ class Aside:
         """Make the stream if it is not there; how many shards it has."""
         if name not in self._known:
             with suppress(StreamExists):
-                self._hub.service.create_stream(name, self._main.settings, shards)
+                self._hub.service.create_stream(name, kept_for_ever(self._main.settings), shards)
             self._known[name] = len(self._hub.service.describe_stream(name).shards)
         return self._known[name]

@@ -14,16 +14,15 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from shoal.consumer.member import Member
 from shoal.consumer.membership import Listener, boot_ms, insist
 from shoal.core.checkpoint import Save
 from shoal.core.errors import (
     HubClosed,
     NameTaken,
     NotFound,
-    NotOwner,
     ShoalError,
     UnknownConsumer,
 )
@@ -51,7 +50,7 @@ _RETRY_S: Final = 0.2
 _LEAVE_S: Final = 5.0
 
 
-class CoordinatedMembership:
+class CoordinatedMembership(Member):
     """A living member of a group. Use it from any thread; close it with `leave()`.
 
     Writer of the fields: the beating thread and callers, under `_changed`. In a forked child it is void.
@@ -67,23 +66,16 @@ class CoordinatedMembership:
         interval_ms: int | None = None,
         listener: Listener | None = None,
     ) -> None:
-        self.name = name
-        self.stream = stream
-        self.group = group
         self._service = service
         self._groups = service.groups
         self._interval_ms = interval_ms
-        self._listener = listener
-        self._void = False
-        self._begin()
+        super().__init__(stream, group, name, listener)
         self._join(is_again=False)
         renew_in_child(self)
         self._thread.start()
 
     def _begin(self) -> None:
-        self._changed = threading.Condition()
-        self._stop = threading.Event()
-        self._changes = 0
+        super()._begin()
         self._unborn = ""
         self._owed: dict[ShardId, Letting] = {}
         self._let_go_of: dict[ShardId, Letting] = {}
@@ -118,11 +110,6 @@ class CoordinatedMembership:
         """Why the membership ended by itself: another process took its name, or the group is gone."""
         return self._error
 
-    @property
-    def has_left(self) -> bool:
-        """Whether it was closed."""
-        return self._stop.is_set()
-
     def may_act(self, shard: int, epoch: int) -> bool:
         """Whether a batch of this shard may be handed to user code at this moment."""
         return may_act(self._holding, ShardId(shard), epoch, boot_ms())
@@ -130,12 +117,6 @@ class CoordinatedMembership:
     def fence(self, shard: int) -> Fence:
         """What a read shows: only the current owner may read as one."""
         return Fence(self._group_id, self._lease(shard).epoch)
-
-    def wait(self, seen: int, timeout: float) -> int:
-        """Wait until what is held has changed since `seen` (0 at first), or is lost; the new number."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._changes > seen, timeout)
-            return self._changes
 
     # --- What it does. ---
 
@@ -216,25 +197,6 @@ class CoordinatedMembership:
         with self._changed:
             self._holding = replace(self._holding, leases={})
             self._note_change()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.leave()
-
-    def __repr__(self) -> str:
-        return (
-            f"<CoordinatedMembership {self.name} of {self.group} on {self.stream}, {len(self.leases)} shards>"
-        )
-
-    def _lease(self, shard: int) -> Lease:
-        lease = self._holding.leases.get(ShardId(shard))
-        if lease is None:
-            raise NotOwner(shard=shard, consumer=self.name, owner=None)
-        return lease
 
     # --- The thread. ---
 
@@ -333,14 +295,3 @@ class CoordinatedMembership:
         self._error = error
         self._lose_all()
         _log.warning("%s is no longer a member of %s: %s", self.name, self.group, error)
-
-    def _tell(self, outcome: Answered) -> None:
-        if self._listener is not None and (outcome.opened or outcome.closing or outcome.lost):
-            try:
-                self._listener(outcome)
-            except Exception:  # noqa: BLE001 - around user code: heartbeats go on
-                _log.exception("the listener of %s raised", self.name)
-
-    def _note_change(self) -> None:
-        self._changes += 1
-        self._changed.notify_all()

@@ -12,10 +12,11 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import datetime
 from types import FrameType, TracebackType
 from typing import Any, Final, Protocol, Self
 
@@ -43,8 +44,18 @@ class HubCalls(Protocol):
 
     @property
     def service(self) -> HubService: ...
-    @property
-    def create_group(self) -> Callable[..., object]: ...
+    def create_group(
+        self,
+        stream: str,
+        group: str,
+        *,
+        in_order: bool = ...,
+        timeout: float = ...,
+        handover_timeout: float | None = ...,
+        coordination: str = ...,
+        strategy: str = ...,
+        start: str | datetime | Mapping[int, int] = ...,
+    ) -> object: ...
     def append(self, stream: str, shard: int, records: Sequence[Any]) -> object: ...
     def join_group(
         self,

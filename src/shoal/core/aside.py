@@ -7,9 +7,9 @@ shard come due in their order.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from shoal.core.model import StreamName
+from shoal.core.model import StreamName, StreamSettings
 from shoal.core.retry import FailureRules
 
 _PREFIX = "shoal-"
@@ -66,6 +66,11 @@ def retry_stream(stream: StreamName, group: str) -> StreamName:
 def dead_stream(stream: StreamName, group: str) -> StreamName:
     """Where records of this group end that could not be processed."""
     return StreamName(stream.project, f"{stream.stream}.{group}.dead")
+
+
+def kept_for_ever(settings: StreamSettings) -> StreamSettings:
+    """The settings of a stream for what was set aside: the main stream's retention takes none of it."""
+    return replace(settings, retention_ms=None, retention_bytes=None)
 
 
 def due_ms(rules: FailureRules, tier: int, set_aside_ms: int, wall_ms: int, now_ms: int) -> int:

@@ -1,4 +1,7 @@
-"""Who may save which checkpoint. A checkpoint is the next offset to consume.
+"""What a checkpoint is, and who may save which. A checkpoint is the next offset to consume.
+
+A shard that is consumed in lanes is done beyond that in places. A checkpoint that says so is an offset like
+any other, to whoever only wants to know where to go on, and carries the marks of the lanes along.
 
 Invariant: only the owner's current epoch moves it, forwards, within what the shard keeps; going back is
 forced, and starts a new epoch (`ownership.Rewind`).
@@ -6,13 +9,66 @@ forced, and starts a new epoch (`ownership.Rewind`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 from shoal.core.errors import CheckpointBackwards, Fenced, NotOwner, OffsetOutOfRange
 from shoal.core.group import Claim
+from shoal.core.limits import MARKS_KEPT
 from shoal.core.model import Shard, ShardId, StreamName
 from shoal.core.reading import check_offset
+
+Marks = tuple[int, ...]
+"""For each of so many lanes: all of its records below are done."""
+
+
+class Checkpoint(int):
+    """An offset below which everything is done, and what is done beyond it.
+
+    Equal to the bare offset; `is_same` looks at the marks, too. `beyond` has a set of marks for each number
+    of lanes that the shard was consumed in since.
+    """
+
+    beyond: tuple[Marks, ...]
+
+    def __new__(cls, offset: int, beyond: Sequence[Marks] = ()) -> Self:
+        """Marks that lie behind by now say nothing any more; of more sets than are kept, the oldest go."""
+        made = super().__new__(cls, offset)
+        ahead = [tuple(marks) for marks in beyond if max(marks, default=0) > offset]
+        made.beyond = tuple(ahead[-MARKS_KEPT:])
+        return made
+
+    def text(self) -> str | None:
+        """The marks, to be stored; None if there are none."""
+        return ";".join(",".join(str(mark) for mark in marks) for marks in self.beyond) or None
+
+
+def checkpoint_of(offset: int, text: str | None) -> int:
+    """A checkpoint as it was stored."""
+    if not text:
+        return offset
+    return Checkpoint(offset, [tuple(int(mark) for mark in marks.split(",")) for marks in text.split(";")])
+
+
+def beyond(offset: int) -> tuple[Marks, ...]:
+    """What is done beyond a checkpoint."""
+    return offset.beyond if isinstance(offset, Checkpoint) else ()
+
+
+def marks_text(offset: int) -> str | None:
+    """What is to be stored beside a checkpoint."""
+    return offset.text() if isinstance(offset, Checkpoint) else None
+
+
+def is_same(one: int, other: int) -> bool:
+    """Whether two checkpoints say the same, of what lies beyond them too."""
+    return one == other and beyond(one) == beyond(other)
+
+
+def later(saved: int, offset: int) -> int:
+    """The checkpoint that counts: the one that is further, and of two at one place the newer."""
+    return offset if offset >= saved else saved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,18 @@ class MemberInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """What holds a shard up, as its owner says."""
+
+    epoch: int
+    attempts: int
+    """That failed so far."""
+    error: str
+    since_ms: int = 0
+    """By a wall clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupShard:
     """A shard as one group sees it."""
 
@@ -44,6 +56,8 @@ class GroupShard:
     """When it came into its state, by the wall clock of whoever saw to it."""
     waiting_for: str = ""
     """What has to happen before it can go on; empty if nothing."""
+    blocked: Block | None = None
+    """Why its owner stands still, if it does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +103,16 @@ class GroupInfo:
 def described(
     group: Group,
     stream: StreamInfo,
+    *,
     since_ms: Mapping[ShardId, int],
     oldest_ms: Mapping[ShardId, int],
+    blocks: Mapping[ShardId, Block],
     now_ms: int,
 ) -> GroupInfo:
-    """`oldest_ms` holds, for shards that lag, when the first record to come was appended."""
+    """`oldest_ms` holds, for shards that lag, when the first record to come was appended.
+
+    What an owner said that is not the owner any more is not shown.
+    """
     names = {key: member.name for key, member in group.members.items()}
     held: dict[str | None, int] = {}
     for claim in group.claims:
@@ -110,6 +129,7 @@ def described(
             lag_s=max(0.0, (now_ms - oldest_ms[claim.shard]) / 1000) if claim.shard in oldest_ms else 0.0,
             since_ms=since_ms.get(claim.shard, group.created_ms),
             waiting_for=_waiting_for(group, claim, stream, names),
+            blocked=_current(blocks.get(claim.shard), claim),
         )
         for claim in group.claims
     )
@@ -148,6 +168,10 @@ def changed(old: GroupSettings, new: GroupSettings) -> list[str]:
     return [
         field.name for field in fields(GroupSettings) if getattr(old, field.name) != getattr(new, field.name)
     ]
+
+
+def _current(block: Block | None, claim: Claim) -> Block | None:
+    return block if block is not None and claim.owner is not None and block.epoch == claim.epoch else None
 
 
 def _lag(claim: Claim, stream: StreamInfo) -> int:

@@ -107,6 +107,15 @@ class UnknownShard(NotFound):
         self.stream, self.shard, self.shards = stream, shard, shards
 
 
+class UnknownDeadLetter(NotFound):
+    def __init__(self, *, where: str, number: int) -> None:
+        super().__init__(
+            f"number={number}: {where} has no open dead letter of this number; "
+            "see them with dead_letters() or 'shoal group dead list'"
+        )
+        self.where, self.number = where, number
+
+
 class StreamExists(ShoalError):
     def __init__(self, stream: str) -> None:
         super().__init__(f"stream={stream!r}: there is one of this name already; choose another or delete it")

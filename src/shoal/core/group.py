@@ -17,6 +17,7 @@ from shoal.core.checking import is_number
 from shoal.core.errors import InvalidInput
 from shoal.core.limits import GROUP_TIMEOUT_S_MAX, GROUP_TIMEOUT_S_MIN, HANDOVER_TIMEOUT_S_MAX
 from shoal.core.model import ShardId
+from shoal.core.retry import Policy
 
 RULES: Final = 1
 """The version of the rules in this package. A group's row names the one it lives by."""
@@ -83,7 +84,14 @@ class GroupSettings:
     strategy: str = "balanced"
     lease_table: str | None = None
     """Of a leased group: the name of the table that its rows are in."""
+    failure: Policy | None = None
+    """What its workers do when user code raises, unless they are told otherwise; None: by `in_order`."""
     rules: int = RULES
+
+    @property
+    def policy(self) -> Policy:
+        """An in-order group is strict unless told otherwise; any other sets records aside."""
+        return self.failure or (Policy.STRICT if self.in_order else Policy.BEST_TRIED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from shoal.core.checkpoint import check_forward
+from shoal.core.checkpoint import check_forward, later
 from shoal.core.claims import is_at_end
 from shoal.core.errors import Fenced, NotOwner
 from shoal.core.limits import CLOCK_MARGIN, EPOCH_JUMP
@@ -164,6 +164,10 @@ class ChangeKind(StrEnum):
     CLEAN = "cleaned"
     RENEW = "renewed"
     SAVE = "saved"
+    REWIND = "rewound"
+    """A forced checkpoint, by whoever asks for it."""
+    LINK = "linked"
+    """Before a parent's row is made again."""
     RELEASE = "released"
 
 
@@ -182,6 +186,53 @@ class Change:
     """Of the round of renewals that it belongs to."""
     watched_ms: int = 0
     """Up to when, in the observer's own time, a watch was counted."""
+
+    @property
+    def row(self) -> Row:
+        """The row that it is about: as it will be, or as it was before it is deleted."""
+        row = self.new or self.old
+        assert row is not None
+        return row
+
+    @property
+    def wants_found(self) -> bool:
+        """If it is refused, what becomes of the consumer is judged by the row that was found."""
+        return self.kind in _OWN
+
+    @property
+    def is_news(self) -> bool:
+        """Others wait for it: who has a shard or is to have it, what has ended, who is there.
+
+        Renewals, beats, checkpoints and watches are none, nor are numbers that were drawn.
+        """
+        match self.old, self.new:
+            case (SequenceRow(), _) | (_, SequenceRow()):
+                return False
+            case (LeaseRow() as old, LeaseRow() as new):
+                return _hands(old) != _hands(new)
+            case (InstanceRow() as old, InstanceRow() as new):
+                return (old.incarnation, old.is_taking) != (new.incarnation, new.is_taking)
+            case _:
+                return True
+
+
+_OWN: Final = frozenset(
+    {
+        ChangeKind.JOIN,
+        ChangeKind.BEAT,
+        ChangeKind.LEAVE,
+        ChangeKind.TAKE,
+        ChangeKind.FORCE,
+        ChangeKind.RENEW,
+        ChangeKind.SAVE,
+        ChangeKind.RELEASE,
+    }
+)
+"""What a consumer does for itself, or with what it holds."""
+
+
+def _hands(row: LeaseRow) -> tuple[str | None, str | None, int, bool]:
+    return (row.lease_owner, row.consumer_owner, row.epoch, row.is_over)
 
 
 def numbered(change: Change, number: int) -> Change:
@@ -301,7 +352,7 @@ def vacated(row: LeaseRow) -> LeaseRow:
     """A row that is over, and whose owner can act no more: nobody is going to take it from there."""
     assert row.is_over
     assert row.is_available
-    return _without_owner(row, None)
+    return without_owner(row, None)
 
 
 def saved(row: LeaseRow | None, shard: Shard, holder: str, epoch: int, offset: int) -> LeaseRow:
@@ -346,12 +397,12 @@ def released(
     if row is None or row.consumer_owner != holder or row.owner_epoch != epoch:
         return None
     if offset is not None and not row.is_fenced:
-        row = replace(row, checkpoint=max(row.checkpoint, offset))
+        row = replace(row, checkpoint=later(row.checkpoint, offset))
     row = replace(row, is_over=row.is_over or is_at_end(shard, row.checkpoint))
-    return _without_owner(row, row.lease_owner if row.is_stolen else None)
+    return without_owner(row, row.lease_owner if row.is_stolen else None)
 
 
-def _without_owner(row: LeaseRow, reserved_for: str | None) -> LeaseRow:
+def without_owner(row: LeaseRow, reserved_for: str | None) -> LeaseRow:
     return replace(
         row,
         revision=row.revision + 1,

@@ -1,52 +1,170 @@
-"""Forced checkpoints of a leased group: which rows they concern, and what becomes of each, one at a time."""
+"""Forced checkpoints of a leased group, one compare-and-set after the other. Dry: no table.
+
+A reset may name a shard whose row was cleaned up after it and its children were consumed. Its row is made
+again, and its children wait for it once more. Since a row that was made again by mistake is void, told by
+what its children know of it (see `succession`), the steps are in this order:
+
+0. ancestors that nobody has looked at yet get rows first: a child's alone would say that they were done;
+1. children are told the `born` that the new row will have: as long as it is not there, this changes nothing;
+2. rows are made, children before parents: one that was cleaned up between a named shard and its living
+   descendants comes back as over. Until the last of them is there nothing waits. So that nobody takes or
+   cleans up what was made meanwhile, the one who resets holds it, like any consumer, for a timeout at most;
+3. parents first, each row gets a new epoch: whoever holds it is fenced, whoever looked before is refused, and
+   what was made is let go of.
+
+A plan is made from one look at the rows, and carried out up to the first step that is refused; then the rows
+are looked at anew. It is over when a look finds nothing to do. If the one who resets dies in between, what is
+not made yet is as if it had not been asked for, and the same reset can be asked for again.
+
+Invariant: when it is over, every row was changed after the last one was made, parents first. So whoever
+thinks of an older state is refused, and nobody can take a row afterwards who does not know that it waits.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from shoal.core.claims import lineage_of
-from shoal.core.errors import InvalidInput
 from shoal.core.group import GroupSettings, default_interval_ms
-from shoal.core.lease import Change, ChangeKind, InstanceRow, LeaseRow, created, rewound
+from shoal.core.lease import Change, ChangeKind, InstanceRow, LeaseRow, created, rewound, without_owner
+from shoal.core.lineage import ancestors
 from shoal.core.model import Shard, ShardId
+from shoal.core.succession import with_heirs
 
 
-def concerned(
-    settings: GroupSettings, shards: Sequence[Shard], positions: Mapping[ShardId, int]
-) -> list[ShardId]:
-    """The shards that are named and, in order, all that come after them; parents first."""
-    return sorted(lineage_of(shards, positions) if settings.in_order else positions)
+class Resetting:
+    """One reset under way. Writer: the shell, which plans, carries out, and tells what is done."""
 
-
-def had_been_read(row: LeaseRow | None, offset: int | None) -> bool:
-    """A shard that was not named, of which something had been consumed."""
-    return row is not None and offset is None and row.checkpoint > 0
-
-
-def reset(row: LeaseRow, shard: Shard, offset: int | None, number: int) -> LeaseRow:
-    """The row under a new epoch: at the offset, or, if none is named, as it was saved."""
-    return rewound(row, shard, row.checkpoint if offset is None else offset, number)
-
-
-def beginning(
-    group: str, settings: GroupSettings, shard: Shard, offset: int, rows: Sequence[LeaseRow]
-) -> Change:
-    """A row for a shard that nobody has looked at yet, at this offset."""
-    if any(shard.id in other.parents for other in rows):
-        raise InvalidInput(
-            "shard",
-            shard.id,
-            "its lease was cleaned up after it and its children were consumed; name its children, or "
-            "read it without a group",
+    def __init__(
+        self,
+        holder: str,
+        *,
+        group: str,
+        settings: GroupSettings,
+        shards: Sequence[Shard],
+        positions: Mapping[ShardId, int],
+        starts: Mapping[ShardId, int],
+    ) -> None:
+        """`holder`: a name that nobody else has, now or ever. `starts`: where the group began in shards that
+        were there; others begin at 0."""
+        self._settings, self._shards, self._positions, self._starts = settings, shards, positions, starts
+        self._nobody = InstanceRow(
+            group=group,
+            name="hub",
+            incarnation=holder,
+            timeout_ms=settings.timeout_ms,
+            interval_ms=default_interval_ms(settings.timeout_ms),
         )
-    born = {row.shard: row.born for row in rows}
-    nobody = InstanceRow(
-        group=group,
-        name="hub",
-        incarnation="hub",
-        timeout_ms=settings.timeout_ms,
-        interval_ms=default_interval_ms(settings.timeout_ms),
-    )
-    parents_born = tuple(born.get(parent, 0) for parent in shard.parents)
-    row = created(group, shard, offset, owner=nobody, parents_born=parents_born, bound=settings.in_order)
-    return Change(kind=ChangeKind.CREATE, old=None, new=row, wants_number=True)
+        self._family = lineage_of(shards, positions)
+        self._reset: set[ShardId] = set()
+        self._read: set[ShardId] = set()
+
+    @property
+    def numbers_max(self) -> int:
+        """How many numbers a plan may use."""
+        return 2 * len(self._shards)
+
+    @property
+    def had_been_read(self) -> list[ShardId]:
+        """Of an in-order group: descendants of which something had been consumed."""
+        return sorted(self._read)
+
+    def plan(self, rows: Sequence[LeaseRow], numbers: Iterable[int]) -> list[Change]:
+        """What is to be done next, in this order; nothing: it is done. Draw the numbers after the look."""
+        fresh = iter(numbers)
+        by_shard = {row.shard: row for row in rows}
+        unborn = self._unborn(by_shard)
+        if unborn:
+            return [self._creation(shard, by_shard, next(fresh)) for shard in unborn]
+        needed = self._needed(by_shard)
+        born = {shard: by_shard[shard].born if shard in by_shard else next(fresh) for shard in sorted(needed)}
+        steps = [*_links(rows, born), *self._creations(by_shard, born)]
+        return steps or list(self._resets(by_shard, needed, fresh))
+
+    def settle(self, change: Change) -> None:
+        """A step that is done."""
+        row = change.row
+        assert isinstance(row, LeaseRow)
+        if change.kind is ChangeKind.CREATE:
+            # Who looked while it was missing may think what is above it void, and what is below it free.
+            self._reset.clear()
+        elif change.kind is ChangeKind.REWIND:
+            self._reset.add(row.shard)
+        is_told = self._settings.in_order and row.shard not in self._positions
+        if is_told and row.checkpoint > 0:
+            self._read.add(row.shard)
+
+    def _unborn(self, rows: Mapping[ShardId, LeaseRow]) -> list[ShardId]:
+        """Ancestors of what is named that nobody has looked at yet: the oldest of them first."""
+        heirs = with_heirs(rows, self._shards)
+        older = {one for shard in self._positions for one in ancestors(self._shards, shard)}
+        never = {shard for shard in older if shard not in rows and shard not in heirs}
+        return sorted(
+            shard for shard in never if not any(parent in never for parent in self._shards[shard].parents)
+        )
+
+    def _creation(self, shard: ShardId, rows: Mapping[ShardId, LeaseRow], number: int) -> Change:
+        """A row that nobody has made yet, as the first consumer to look would make it."""
+        about = self._shards[shard]
+        born = tuple(rows[parent].born if parent in rows else 0 for parent in about.parents)
+        row = self._made(about, self._starts.get(shard, 0), born, number)
+        return Change(kind=ChangeKind.CREATE, old=None, new=row)
+
+    def _made(self, shard: Shard, offset: int, parents_born: tuple[int, ...], number: int) -> LeaseRow:
+        row = created(
+            self._nobody.group,
+            shard,
+            offset,
+            owner=self._nobody,
+            parents_born=parents_born,
+            bound=self._settings.in_order,
+        )
+        return replace(row, born=number, revision=number, lease_id=number)
+
+    def _needed(self, rows: Mapping[ShardId, LeaseRow]) -> set[ShardId]:
+        """What must have a row: what is named, and below it what was cleaned up, for its heirs' sake."""
+        heirs = with_heirs(rows, self._shards)
+        needed = set(self._positions)
+        for shard in self._shards:  # Parents come before their children.
+            if shard.id not in rows and shard.id in heirs and any(one in needed for one in shard.parents):
+                needed.add(shard.id)
+        return needed
+
+    def _creations(self, rows: Mapping[ShardId, LeaseRow], born: Mapping[ShardId, int]) -> Iterator[Change]:
+        known = {**{shard: row.born for shard, row in rows.items()}, **born}
+        for shard in sorted(born, reverse=True):
+            if shard not in rows:
+                about = self._shards[shard]
+                made = self._made(
+                    about,
+                    self._positions.get(shard, about.next_offset),
+                    tuple(known.get(parent, 0) for parent in about.parents),
+                    born[shard],
+                )
+                holder = self._nobody.incarnation
+                held = replace(made, lease_owner=holder, consumer_owner=holder)
+                yield Change(kind=ChangeKind.CREATE, old=None, new=held)
+
+    def _resets(
+        self, rows: Mapping[ShardId, LeaseRow], needed: set[ShardId], numbers: Iterator[int]
+    ) -> Iterator[Change]:
+        concerned = needed | self._family if self._settings.in_order else needed
+        for shard in sorted(concerned - self._reset):
+            row = rows.get(shard)
+            if row is not None:
+                offset = self._positions.get(shard, row.checkpoint)
+                after = rewound(row, self._shards[shard], offset, next(numbers))
+                if row.consumer_owner == self._nobody.incarnation:
+                    after = without_owner(after, None)
+                yield Change(kind=ChangeKind.REWIND, old=row, new=after)
+
+
+def _links(rows: Sequence[LeaseRow], born: Mapping[ShardId, int]) -> Iterator[Change]:
+    """Rows whose parents are, or will be, others than they know."""
+    for row in rows:
+        pairs = zip(row.parents, row.parents_born, strict=True)
+        after = tuple(born.get(parent, known) for parent, known in pairs)
+        if after != row.parents_born:
+            linked = replace(row, revision=row.revision + 1, parents_born=after)
+            yield Change(kind=ChangeKind.LINK, old=row, new=linked)

@@ -21,12 +21,13 @@ def as_group(
 ) -> Group:
     """The group with members and claims as its rows say."""
     found = standing(rows, shards)
+    living = {row.incarnation for row in instances if not row.is_dead}
     claims = []
     for shard in shards:
         row = found.rows.get(shard.id)
         if row is not None:
             waits = found.is_waiting(row, in_order=group.settings.in_order)
-            claims.append(_claim(row, is_waiting=waits))
+            claims.append(_claim(row, is_waiting=waits, is_orphaned=row.consumer_owner not in living))
         else:
             # Cleaned up after its end, or not made yet.
             is_done = shard.id in found.ended
@@ -45,17 +46,18 @@ def as_group(
             stood_ms=row.stood_ms,
         )
         for row in instances
-        if not row.is_dead
+        if row.incarnation in living
     }
     version = sum(row.revision for row in rows)
     return replace(group, version=version, members=members, claims=tuple(claims))
 
 
-def _claim(row: LeaseRow, *, is_waiting: bool) -> Claim:
+def _claim(row: LeaseRow, *, is_waiting: bool, is_orphaned: bool) -> Claim:
+    """`is_orphaned`: who has it is no member any more, and it moves as soon as it is let go of or watched."""
     if row.is_over:
         state = ShardState.OVER
     elif row.consumer_owner is not None:
-        is_moving = row.is_stolen or row.is_fenced
+        is_moving = row.is_stolen or row.is_fenced or is_orphaned
         state = ShardState.TRANSFER if is_moving else ShardState.ALREADY_ALLOC
     else:
         state = ShardState.WAIT if is_waiting else ShardState.NOT_ALLOC
@@ -98,4 +100,6 @@ def _name(incarnation: str | None) -> str:
     return (incarnation or "").rpartition(".")[0]
 
 
-_UNTOLD: Final = frozenset({ChangeKind.BEAT, ChangeKind.WATCH, ChangeKind.RENEW, ChangeKind.SAVE})
+_UNTOLD: Final = frozenset(
+    {ChangeKind.BEAT, ChangeKind.WATCH, ChangeKind.RENEW, ChangeKind.SAVE, ChangeKind.LINK}
+)

@@ -79,11 +79,14 @@ class LeasedConsumer:
         self._interval_ms = interval_ms
         self._former: tuple[str, ...] = ()
         self._tried: Change | None = None
+        self._is_back = False
         self._number = 0
         self._held: dict[ShardId, Held] = {}
         self._lettings: dict[ShardId, Letting] = {}
         self._marks: Marks = {}
         self._seen = 0
+        self._distrusted = 0
+        """Epochs up to this one may have been given twice, by a table that forgot: they are let go of."""
 
     @property
     def leases(self) -> dict[ShardId, Lease]:
@@ -102,7 +105,8 @@ class LeasedConsumer:
     # --- Membership. --------------------------------------------------------------------------------
 
     def check_free(self, instances: Sequence[InstanceRow]) -> None:
-        """One that comes back after it was expired is not newer than who has its name by now."""
+        """One that comes back after it was expired is not newer than who has its name by now, or soon."""
+        self._is_back = True
         if any(row.name == self.me.name for row in instances):
             raise NameTaken(self.me.name)
 
@@ -114,7 +118,7 @@ class LeasedConsumer:
             return Change(kind=ChangeKind.JOIN, old=None, new=self.me)
         if there.incarnation == self.me.incarnation:
             return Change(kind=ChangeKind.JOIN, old=there, new=there)
-        if tried is not None and there != tried.old:
+        if self._is_back or (tried is not None and there != tried.old):
             # Our first try may have been in already, and then it was a newer process that came after us.
             self.error = NameTaken(self.me.name)
             raise self.error
@@ -189,6 +193,7 @@ class LeasedConsumer:
         if there is not None and there.incarnation != self.me.incarnation:
             self._bar(NameTaken(self.me.name), told)
         rows = {row.shard: row for row in view.rows}
+        self._distrusted = max(self._distrusted, view.sequence.distrusted)
         for shard in list(self._held):
             self._learn(shard, rows.get(shard), told)
         told.changes = [
@@ -198,7 +203,7 @@ class LeasedConsumer:
         return told
 
     def _look(self, view: View, *, now_ms: int, watch_ms: int, is_parting: bool = False) -> Sequence[Change]:
-        if self.error is not None:
+        if self.error is not None or not self._is_known(view):
             return ()
         self._forget_former(view)
         me = replace(self.me, former=self._former, is_taking=self.me.is_taking and not is_parting)
@@ -209,6 +214,11 @@ class LeasedConsumer:
         self._marks = looked.marks
         self._see(view.sequence, *view.rows)
         return looked.changes
+
+    def _is_known(self, view: View) -> bool:
+        """Who has no row was expired, or its group was deleted: rows that are gone with it must not be made
+        again. Its next beat says so."""
+        return any(row.incarnation == self.me.incarnation for row in view.instances)
 
     def _returning(self, view: View, now_ms: int) -> Iterator[Change]:
         """Rows that say they are ours while we hold nothing: adopted, or let go of."""
@@ -222,7 +232,7 @@ class LeasedConsumer:
             if self.error is None and is_trusted:
                 change = renewing.adoption(
                     row,
-                    letting.epoch if letting is not None else 0,
+                    max(self._distrusted, letting.epoch if letting is not None else 0),
                     timeout_ms=self.me.timeout_ms,
                     interval_ms=self.me.interval_ms,
                     now_ms=now_ms,
@@ -275,7 +285,7 @@ class LeasedConsumer:
                     self._tried = change
             case Outcome.DONE:
                 self._done(change, told)
-            case Outcome.REFUSED if found is not None and found == change.new:
+            case Outcome.REFUSED if found is not None and found == change.new and not _counts_time(change):
                 self._done(change, told)  # It was in: an answer was lost, and the write repeated below us.
             case Outcome.REFUSED:
                 self._refused(change, found, shard, told)
@@ -325,6 +335,9 @@ class LeasedConsumer:
             case ChangeKind.RENEW | ChangeKind.SAVE | ChangeKind.RELEASE:
                 assert found is None or isinstance(found, LeaseRow)
                 assert isinstance(change.old, LeaseRow)
+                if renewing.is_forgotten(change.old, found):
+                    self._give_up(change.old, told)
+                    return
                 self._learn(change.old.shard, found, told)
                 told.changes.extend(self._again(change, found, shard))
             case _:
@@ -376,8 +389,16 @@ class LeasedConsumer:
         else:
             self._keep(after, told)
 
+    def _give_up(self, row: LeaseRow, told: Told) -> None:
+        """The table forgot what we had written: whatever it has left of this lease is let go of."""
+        held = self._held.get(row.shard)
+        if held is not None and held.lease.epoch == row.owner_epoch:
+            del self._held[row.shard]
+            told.lost.append(held.lease)
+            self._lettings[row.shard] = Letting(epoch=held.lease.epoch, checkpoint=None)
+
     def _keep(self, held: Held, told: Told) -> None:
-        if self.error is not None:
+        if self.error is not None or held.lease.epoch <= self._distrusted:
             held = replace(held, lease=replace(held.lease, is_wanted=False))
         self._held[held.lease.shard] = held
         if not held.lease.is_wanted:
@@ -395,3 +416,12 @@ class LeasedConsumer:
                 self._seen = max(self._seen, row.number)
             elif isinstance(row, LeaseRow):
                 self._seen = max(self._seen, row.born, row.epoch)
+
+
+def _counts_time(change: Change) -> bool:
+    """A renewal that finds the row as it would have left it may be finding the one before it.
+
+    That one's answer was lost; it was asked, and is watched, from earlier on, so that a deadline counted from
+    this one would outlast the watch. It is renewed once more, on what was found.
+    """
+    return change.kind is ChangeKind.RENEW

@@ -109,3 +109,10 @@ ATTEMPTS_MAX: Final = 100
 
 LANES_MAX: Final = 256
 """Lanes of one shard: each has a processor of its own."""
+
+PROCESSES_MAX: Final = 256
+"""Processes of one `shoal work`: more are a mistake, and a machine's memory would end before."""
+
+MARKS_KEPT: Final = 3
+"""Sets of lanes' marks beside a checkpoint: one for each time that the number of lanes was changed before the
+checkpoint had come up with what was done."""

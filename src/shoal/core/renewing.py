@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from shoal.core.checkpoint import is_same
 from shoal.core.holding import Lease
 from shoal.core.lease import Change, ChangeKind, LeaseRow, fenced, released, renewed, saved, usable_ms
 from shoal.core.model import Shard
@@ -78,6 +79,15 @@ def learned(held: Held, row: LeaseRow | None) -> Held | None:
     return _seen(held, row)
 
 
+def is_forgotten(known: LeaseRow, found: LeaseRow | None) -> bool:
+    """Whether a row that was found after this state of it was known is an older one: the table forgot.
+
+    There is no going on from there. A renewal of what is known would be refused for ever, and one of what was
+    found would give a deadline to an epoch that the table may have given, and forgotten, once more.
+    """
+    return found is not None and (found.born, found.revision) < (known.born, known.revision)
+
+
 def landed(held: Held, change: Change, *, is_last: bool) -> Held:
     """After a renewal or a save that is in. Only the last round that was asked extends the deadline."""
     row = change.new
@@ -131,7 +141,7 @@ def saved_again(row: LeaseRow | None, shard: Shard, holder: str, change: Change)
     assert isinstance(change.new, LeaseRow)
     epoch, offset = change.new.owner_epoch, change.new.checkpoint
     mine = fenced(row, shard.id, holder, epoch)
-    return None if mine.checkpoint == offset else save(mine, shard, holder, epoch, offset)
+    return None if is_same(mine.checkpoint, offset) else save(mine, shard, holder, epoch, offset)
 
 
 def release(row: LeaseRow | None, shard: Shard, holder: str, letting: Letting | None) -> Change | None:

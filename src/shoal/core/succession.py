@@ -49,21 +49,21 @@ def standing(rows: Sequence[LeaseRow], shards: Sequence[Shard]) -> Standing:
     for shard in shards:
         for parent in shard.parents:
             children[parent].append(shard.id)
-    with_heirs = _with_heirs(by_shard, shards)
-    void = [row for row in rows if _is_void(row, children.get(row.shard, ()), by_shard, with_heirs)]
+    inherited = with_heirs(by_shard, shards)
+    void = [row for row in rows if _is_void(row, children.get(row.shard, ()), by_shard, inherited)]
     for row in void:
         del by_shard[row.shard]
     over: set[ShardId] = set()
     for shard in shards:  # Parents come before their children, so one pass settles all ancestors.
         found = by_shard.get(shard.id)
-        is_done = shard.id in with_heirs if found is None else found.is_over
+        is_done = shard.id in inherited if found is None else found.is_over
         if is_done and all(parent in over for parent in shard.parents):
             over.add(shard.id)
     return Standing(
         rows=by_shard,
         void=void,
         ended=frozenset(over),
-        missing=[shard for shard in shards if _is_missing(shard, by_shard, with_heirs)],
+        missing=[shard for shard in shards if _is_missing(shard, by_shard, inherited)],
         done=[row for row in by_shard.values() if _is_done(row, children, by_shard, over)],
     )
 
@@ -80,7 +80,7 @@ def starting_over(rows: Mapping[ShardId, LeaseRow], shards: Sequence[Shard]) -> 
     ]
 
 
-def _with_heirs(rows: Mapping[ShardId, LeaseRow], shards: Sequence[Shard]) -> set[ShardId]:
+def with_heirs(rows: Mapping[ShardId, LeaseRow], shards: Sequence[Shard]) -> set[ShardId]:
     """Shards with a descendant that has a row. Children come after their parents: one pass from the end."""
     found: set[ShardId] = set()
     for shard in reversed(shards):

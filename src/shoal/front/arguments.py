@@ -12,6 +12,7 @@ from shoal.core.group import Coordination, Delivery
 from shoal.core.limits import RETENTION_MAX
 from shoal.core.model import Compression, KeyHash
 from shoal.core.positions import Start, StartKind
+from shoal.core.retry import Policy
 from shoal.wire.timestamps import timestamp_ms
 
 
@@ -32,7 +33,7 @@ def flag(field: str, value: object) -> bool:
     return value
 
 
-_Kind = TypeVar("_Kind", KeyHash, Compression, Coordination, Delivery)
+_Kind = TypeVar("_Kind", KeyHash, Compression, Coordination, Delivery, Policy)
 
 
 def choice(field: str, value: str, kinds: type[_Kind]) -> _Kind:

@@ -30,6 +30,7 @@ from shoal.core.lineage import find_shard
 from shoal.core.model import ShardId, StreamName
 from shoal.core.names import checked_name, stream_name
 from shoal.core.positions import Start, StartKind
+from shoal.core.retry import Policy
 from shoal.front.arguments import choice, flag, start_of
 from shoal.ports import Fence, HubService
 
@@ -53,14 +54,16 @@ class GroupCalls:
         delivery: str = "exclusive",
         strategy: str = "balanced",
         lease_table: str | None = None,
+        failure: str | None = None,
         start: str | datetime | Mapping[int, int] = "earliest",
     ) -> GroupInfo:
         """Make a group of consumers that share a stream, each shard with one owner at a time.
 
         `in_order`: a shard is consumed after all its ancestors, so that keys keep their order across splits
         and merges. `timeout`: seconds after which a silent consumer is dead. `handover_timeout`: seconds that
-        a living one may take to let go of a shard; None waits for it. `start`: earliest, latest, a datetime,
-        or offsets by shard; resolved now, once.
+        a living one may take to let go of a shard; None waits for it. `failure`: what its workers do when
+        user code raises: strict, best_tried or stop; without it, strict if in order, otherwise best_tried.
+        `start`: earliest, latest, a datetime, or offsets by shard; resolved now, once.
         """
         settings = GroupSettings(
             in_order=flag("in_order", in_order),
@@ -70,6 +73,7 @@ class GroupCalls:
             delivery=choice("delivery", delivery, Delivery),
             strategy=checked_name("strategy", strategy),
             lease_table=_lease_table(lease_table, coordination),
+            failure=None if failure is None else choice("failure", failure, Policy),
         )
         name = checked_name("group", group)
         return self._service.groups.create(stream_name(stream), name, settings, start_of("start", start))
@@ -107,6 +111,7 @@ class GroupCalls:
         in_order: bool | None = None,
         timeout: float | None = None,
         handover_timeout: float | Literal["keep"] | None = "keep",
+        failure: str | Literal["keep"] | None = "keep",
     ) -> GroupInfo:
         """Change a group's settings; what is not given stays.
 
@@ -119,6 +124,8 @@ class GroupCalls:
         changes = {name: value for name, value in given.items() if value is not None}
         if handover_timeout != "keep":
             changes["handover_timeout_ms"] = handover_timeout_ms(handover_timeout)
+        if failure != "keep":
+            changes["failure"] = None if failure is None else choice("failure", failure, Policy)
         return self._service.groups.update(
             stream_name(stream), checked_name("group", group), lambda old: replace(old, **changes)
         )

@@ -17,7 +17,7 @@ from typing import Final
 from shoal.core.balance import STRATEGIES, Strategy
 from shoal.core.checkpoint import Save
 from shoal.core.claims import born
-from shoal.core.describing import GroupInfo, described
+from shoal.core.describing import Block, GroupInfo, described
 from shoal.core.errors import GroupInUse, HubClosed, ShoalError, StoreBusy, StrategyRefused, UnknownGroup
 from shoal.core.events import (
     Event,
@@ -159,7 +159,7 @@ class LocalGroups:
         stream = self._store.load_stream(name)
         positions = resolved(stream, start, lambda shard, ms: self._offset_at(stream, shard, ms))
         if found.settings.coordination is Coordination.LEASED:
-            return self._leased.rewind(found, stream, positions)
+            return self._leased.rewind(found, stream, positions, why)
         return self._step(found.id, Rewind(positions=positions, why=why)).had_been_read
 
     def history(self, name: StreamName, group: str, limit: int) -> Sequence[tuple[int, Note]]:
@@ -240,6 +240,10 @@ class LocalGroups:
         if self._touch(Touch(stream=name, group_id=group_id, act=saves)):
             self._step(group_id, Sync())
 
+    def block(self, group_id: int, shard: ShardId, block: Block | None) -> None:
+        """See GroupService."""
+        self._store.set_block(group_id, shard, block, _now_ms())
+
     def retire(self, group_id: int, incarnation: str) -> None:
         """See GroupService."""
         self._step(group_id, Retire(incarnation=incarnation))
@@ -262,6 +266,8 @@ class LocalGroups:
         for group in self._store.list_groups(stream.id):
             if group.settings.coordination is Coordination.COORDINATED:
                 self._step(group.id, Sync())
+            else:
+                self._leased.follow(group)
 
     def close(self) -> None:
         """End the watch."""
@@ -306,16 +312,23 @@ class LocalGroups:
     def _described(self, group: Group, stream: StreamInfo) -> GroupInfo:
         if group.settings.coordination is Coordination.LEASED:
             group = self._leased.viewed(group, stream)
-        oldest: dict[ShardId, int] = {}
+        lagging: dict[ShardId, int] = {}
         for claim in group.claims:
             shard = stream.shards[claim.shard]
             position = max(claim.checkpoint, shard.first_offset)
             if position < shard.next_offset:
-                found = self._store.batch_at(stream.id, shard.id, position)
-                if found is not None:
-                    oldest[shard.id] = found[0].appended_ms
+                lagging[shard.id] = position
+        found = self._store.batches_at(stream.id, lagging) if lagging else {}
+        oldest = {shard: meta.appended_ms for shard, meta in found.items()}
         since = {shard: times[0] for shard, times in self._store.claim_times(group.id).items()}
-        return described(group, stream, since, oldest, _now_ms())
+        return described(
+            group,
+            stream,
+            since_ms=since,
+            oldest_ms=oldest,
+            blocks=self._store.blocks(group.id),
+            now_ms=_now_ms(),
+        )
 
 
 @dataclass(slots=True)

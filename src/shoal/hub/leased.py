@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import secrets
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import takewhile
 from typing import Final
 
 from shoal.core.checkpoint import Save
-from shoal.core.errors import GroupInUse, StoreBusy
+from shoal.core.errors import GroupInUse, StoreBusy, StoreUnavailable
 from shoal.core.group import Group
-from shoal.core.lease import check_epoch, numbered, saved
-from shoal.core.lease_reset import beginning, concerned, had_been_read, reset
-from shoal.core.lease_view import as_group
+from shoal.core.lease import Change, ChangeKind, check_epoch, saved
+from shoal.core.lease_reset import Resetting
+from shoal.core.lease_view import as_group, noted
+from shoal.core.leasing import Outcome
 from shoal.core.limits import STEP_TRIES_MAX
 from shoal.core.lineage import find_shard
-from shoal.core.model import Shard, ShardId, StreamInfo
-from shoal.lease_port import draw
+from shoal.core.model import ShardId, StreamInfo
+from shoal.lease_port import LeaseTable, draw
 from shoal.ports import LeasedGroup, Store
 
 
@@ -48,52 +54,65 @@ class LeasedGroups:
             starts=starts,
         )
 
+    def follow(self, group: Group) -> None:
+        """The stream was split or merged: its consumers look at it."""
+        leased = self.opened(group)
+        leased.table.ring(leased.key)
+
     def viewed(self, group: Group, stream: StreamInfo) -> Group:
         """The group as its rows say."""
         leased = self.opened(group)
         rows, instances = leased.table.list(leased.key), leased.table.instances(leased.key)
         return as_group(group, rows, instances, stream.shards, leased.starts)
 
-    def rewind(self, group: Group, stream: StreamInfo, positions: Mapping[ShardId, int]) -> list[ShardId]:
-        """Forced checkpoints, one row after the other, parents first; which descendants had been read."""
+    def rewind(
+        self, group: Group, stream: StreamInfo, positions: Mapping[ShardId, int], why: str
+    ) -> list[ShardId]:
+        """Forced checkpoints, row by row; which descendants had been read."""
         leased = self.opened(group)
-        read = []
-        for shard in concerned(group.settings, stream.shards, positions):
-            if self._rewind_one(group, leased, stream.shards[shard], positions.get(shard)):
-                read.append(shard)
-        return read
-
-    def _rewind_one(self, group: Group, leased: LeasedGroup, shard: Shard, offset: int | None) -> bool:
-        """One row; whether it had been read without being named."""
+        table, key = leased.table, leased.key
+        holder = f"hub.{secrets.token_hex(8)}"
+        resetting = Resetting(
+            holder,
+            group=key,
+            settings=group.settings,
+            shards=stream.shards,
+            positions=positions,
+            starts=leased.starts,
+        )
         for _ in range(STEP_TRIES_MAX):
-            row = leased.table.load(leased.key, shard.id)
-            if row is None and offset is None:
-                return False
-            (number,) = draw(leased.table, leased.key, 1)
-            if row is not None:
-                is_done = leased.table.swap(row, reset(row, shard, offset, number))
-            else:
-                assert offset is not None
-                rows = leased.table.list(leased.key)
-                made = numbered(beginning(leased.key, group.settings, shard, offset, rows), number).new
-                assert made is not None
-                is_done = leased.table.create(made)
-            if is_done:
-                return had_been_read(row, offset)
-        raise StoreBusy(f"shard {shard.id} of {group.name} changes faster than we can follow", 0.0)
+            rows = table.list(key)
+            changes = resetting.plan(rows, draw(table, key, resetting.numbers_max))
+            done = list(takewhile(partial(_is_done, table), changes))
+            for change in done:
+                resetting.settle(change)
+            self._record(group, done, why)
+            if not changes:
+                return resetting.had_been_read
+        raise StoreBusy(f"rows of {group.name} change faster than we can follow", 0.0)
+
+    def _record(self, group: Group, done: Sequence[Change], why: str) -> None:
+        notes = [note for change in done if (note := noted(change, "")) is not None]
+        if notes:
+            told = [replace(note, consumer=None, detail=why) for note in notes]
+            self._store.add_notes(group.id, told, time.time_ns() // 1_000_000)
 
     def save(self, group: Group, stream: StreamInfo, saves: Sequence[Save]) -> None:
-        """Checkpoints of whoever shows the current epochs, one after the other."""
+        """Checkpoints of whoever shows the current epochs: all, or none and an error."""
         leased = self.opened(group)
-        for save in saves:
-            shard = find_shard(stream, save.shard)
-            for _ in range(STEP_TRIES_MAX):
+        for _ in range(STEP_TRIES_MAX):
+            changes = []
+            for save in saves:
+                shard = find_shard(stream, save.shard)
                 row = check_epoch(leased.table.load(leased.key, shard.id), shard.id, save.epoch)
-                holder = row.consumer_owner or ""
-                if leased.table.swap(row, saved(row, shard, holder, save.epoch, save.offset)):
-                    break
-            else:
-                raise StoreBusy(f"shard {shard.id} of {group.name} changes faster than we can follow", 0.0)
+                after = saved(row, shard, row.consumer_owner or "", save.epoch, save.offset)
+                changes.append(Change(kind=ChangeKind.SAVE, old=row, new=after))
+            tried = leased.table.attempt(leased.key, changes, together=True)
+            if any(one.outcome is Outcome.UNKNOWN for one in tried):
+                raise StoreUnavailable("no answer: the checkpoints may or may not be stored")
+            if all(one.outcome is Outcome.DONE for one in tried):
+                return
+        raise StoreBusy(f"rows of {group.name} change faster than we can follow", 0.0)
 
     def check_read(self, group: Group, shard: ShardId, epoch: int) -> None:
         """Refuse a read under an epoch that is not the current one."""
@@ -108,10 +127,17 @@ class LeasedGroups:
         if users and not force:
             raise GroupInUse(group=group.name, consumers=users)
         self._store.delete_group(group.id)
-        for lease in leased.table.list(leased.key):
-            leased.table.delete(lease)
+        # Consumers first: one that is no member any more makes no rows.
         for instance in instances:
             leased.table.delete(instance)
+        for lease in leased.table.list(leased.key):
+            leased.table.delete(lease)
+
+
+def _is_done(table: LeaseTable, change: Change) -> bool:
+    """Whether a step of a reset was carried out, and not refused."""
+    assert change.new is not None
+    return table.create(change.new) if change.old is None else table.swap(change.old, change.new)
 
 
 DEFAULT_TABLE: Final = "shoal_lease"

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -21,6 +21,7 @@ from shoal.core.model import (
     Appended,
     ProducerStamp,
     Shard,
+    ShardId,
     StreamInfo,
     StreamName,
     StreamSettings,
@@ -98,6 +99,9 @@ class LocalHub:
         stream = self._store.load_stream(name)
         self._streams[name] = stream
         return stream
+
+    def refresh_stream(self, known: StreamInfo, shards: Collection[ShardId] = ()) -> StreamInfo:
+        return self._store.refresh_stream(known, shards)
 
     def list_streams(self, project: str | None) -> list[StreamInfo]:
         return self._store.list_streams(project)

@@ -13,13 +13,15 @@ PATIENCE_S: Final = 20.0
 """Long enough for a loaded machine; a test that waits so long has failed."""
 
 
-def eventually(condition: Callable[[], bool], what: str, within_s: float = PATIENCE_S) -> float:
+def eventually(
+    condition: Callable[[], bool], what: str, within_s: float = PATIENCE_S, *, every_s: float = 0.005
+) -> float:
     """Look until it holds; how long that took, in seconds."""
     began = time.monotonic()
     while not condition():
         if time.monotonic() - began > within_s:
             raise AssertionError(f"not within {within_s:g} s: {what}")
-        time.sleep(0.005)
+        time.sleep(every_s)
     return time.monotonic() - began
 
 

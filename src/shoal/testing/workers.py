@@ -10,6 +10,8 @@ Invariant: when `with` is left, the process is no more.
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
 import threading
 import time
 import traceback
@@ -74,6 +76,11 @@ class Worker:
                         f"{self._name}: {len(self.reports)} of {count} reports in {timeout_s:g} s"
                     )
                 self._changed.wait(left_s)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """SIGTERM, SIGSTOP, or another."""
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
 
     def kill(self) -> None:
         """End it with SIGKILL. It must still be running: a worker that ended by itself is a failure."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import bindparam, delete, func, insert, select, update
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.exc import IntegrityError
 
@@ -25,6 +26,7 @@ from shoal.core.model import (
 from shoal.store.sql import tables
 from shoal.store.sql.database import Database
 from shoal.store.sql.group_saving import delete_groups
+from shoal.store.sql.prepared import PreparedSelect
 
 
 class SQLCatalog:
@@ -81,6 +83,22 @@ class SQLCatalog:
         """See CatalogStore."""
         with self._database.read() as connection:
             return _load(connection, name)
+
+    def refresh_stream(self, known: StreamInfo, shards: Collection[ShardId] = ()) -> StreamInfo:
+        """See CatalogStore."""
+        with self._database.read() as connection:
+            found = _VERSION.rows(connection, {"at": known.id})
+            if not found:
+                raise UnknownStream(str(known.full_name))
+            if found[0].version != known.version:
+                return _load(connection, known.full_name)
+            fresh = [_SHARD.rows(connection, {"of": known.id, "at": shard})[0] for shard in shards]
+        if not fresh:
+            return known
+        after = list(known.shards)
+        for row in fresh:
+            after[row.shard] = shard_of(row)
+        return replace(known, shards=tuple(after))
 
     def load_stream_by_id(self, stream_id: int) -> StreamInfo | None:
         """See CatalogStore."""
@@ -270,6 +288,18 @@ SHARD_COLUMNS: Final = (
     tables.shards.c.closed_ms,
 )
 """What `shard_of` looks at."""
+
+
+_VERSION: Final = PreparedSelect(
+    select(tables.streams.c.version).where(
+        tables.streams.c.id == bindparam("at"), tables.streams.c.is_deleted == 0
+    )
+)
+_SHARD: Final = PreparedSelect(
+    select(*SHARD_COLUMNS).where(
+        tables.shards.c.stream_id == bindparam("of"), tables.shards.c.shard == bindparam("at")
+    )
+)
 
 
 def shard_of(row: Any) -> Shard:

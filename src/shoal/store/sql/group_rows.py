@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shoal.core.checkpoint import checkpoint_of, marks_text
 from shoal.core.group import (
     Claim,
     Coordination,
@@ -16,6 +17,7 @@ from shoal.core.group import (
     ShardState,
 )
 from shoal.core.model import ShardId
+from shoal.core.retry import Policy
 
 
 def group_of(row: Any, members: Mapping[str, Member] | None = None, claims: Sequence[Claim] = ()) -> Group:
@@ -34,6 +36,7 @@ def group_of(row: Any, members: Mapping[str, Member] | None = None, claims: Sequ
             delivery=Delivery(row.delivery),
             strategy=row.strategy,
             lease_table=row.lease_table,
+            failure=None if row.failure is None else Policy(row.failure),
             rules=row.rules,
         ),
         members=members or {},
@@ -52,6 +55,7 @@ def settings_columns(settings: GroupSettings) -> dict[str, Any]:
         "delivery": settings.delivery.value,
         "strategy": settings.strategy,
         "lease_table": settings.lease_table,
+        "failure": settings.failure,
         "rules": settings.rules,
     }
 
@@ -91,7 +95,7 @@ def claim_of(row: Any) -> Claim:
     return Claim(
         shard=ShardId(row.shard),
         state=ShardState(row.state),
-        checkpoint=row.checkpoint,
+        checkpoint=checkpoint_of(row.checkpoint, row.marks),
         epoch=row.epoch,
         owner=row.owner,
         owner_epoch=row.owner_epoch,
@@ -108,7 +112,8 @@ def claim_row(group_id: int, claim: Claim) -> dict[str, Any]:
         "group_id": group_id,
         "shard": claim.shard,
         "state": claim.state.value,
-        "checkpoint": claim.checkpoint,
+        "checkpoint": int(claim.checkpoint),
+        "marks": marks_text(claim.checkpoint),
         "epoch": claim.epoch,
         "owner": claim.owner,
         "owner_epoch": claim.owner_epoch,

@@ -12,6 +12,7 @@ from typing import Final
 from sqlalchemy import BigInteger, bindparam, delete, func, insert, select, update
 from sqlalchemy.engine import Connection
 
+from shoal.core.checkpoint import is_same
 from shoal.core.group import Claim, Group, GroupSettings, MemberStatus, Note
 from shoal.core.handover import HandedOver
 from shoal.core.limits import HISTORY_KEPT
@@ -101,11 +102,11 @@ def _write_claims(
         if old == new:
             continue
         row = claim_row(group_id, new)
-        checkpoint = row.pop("checkpoint")
+        place = {"offset": row.pop("checkpoint"), "to_marks": row.pop("marks")}
         since = now_ms if (old.state, old.epoch) != (new.state, new.epoch) else None
         moved.append({**{f"to_{name}": value for name, value in row.items()}, "to_since_ms": since})
-        if new.checkpoint != old.checkpoint:
-            placed.append({"at": group_id, "of_shard": new.shard, "offset": checkpoint, "now": now_ms})
+        if not is_same(new.checkpoint, old.checkpoint):
+            placed.append({"at": group_id, "of_shard": new.shard, **place, "now": now_ms})
     _MOVE_CLAIM.run(connection, moved)
     _PLACE_CLAIM.run(connection, placed)
 
@@ -131,7 +132,7 @@ def save_hand_over(
 
 def delete_groups(connection: Connection, group_ids: Sequence[int]) -> None:
     """Remove groups and all that belongs to them."""
-    for table in (tables.claims, tables.members, tables.notes):
+    for table in (tables.claims, tables.members, tables.notes, tables.blocks):
         connection.execute(delete(table).where(table.c.group_id.in_(group_ids)))
     connection.execute(delete(tables.groups).where(_groups.id.in_(group_ids)))
 
@@ -208,7 +209,7 @@ _MOVE_CLAIM = PreparedWrite(
 _PLACE_CLAIM = PreparedWrite(
     update(tables.claims)
     .where(_claims.group_id == bindparam("at"), _claims.shard == bindparam("of_shard"))
-    .values(checkpoint=bindparam("offset"), saved_ms=bindparam("now"))
+    .values(checkpoint=bindparam("offset"), marks=bindparam("to_marks"), saved_ms=bindparam("now"))
 )
 _LAST_NOTE = PreparedSelect(
     select(func.max(_notes.number).label("last")).where(_notes.group_id == bindparam("at"))

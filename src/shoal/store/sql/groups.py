@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import and_, bindparam, exists, func, insert, or_, select, update
+from sqlalchemy import and_, bindparam, delete, exists, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
+from shoal.core.describing import Block
 from shoal.core.errors import GroupExists, StoreFailure, TooManyGroups
 from shoal.core.group import (
     Group,
@@ -36,6 +37,7 @@ _members = tables.members.c
 _claims = tables.claims.c
 _notes = tables.notes.c
 _shards = tables.shards.c
+_blocks = tables.blocks.c
 
 _KNOWN_GROUPS: Final = 256
 """Groups whose last rows are remembered."""
@@ -257,6 +259,36 @@ class SQLGroups:
             lock = select(_groups.id).where(_groups.id == group_id).with_for_update()
             if connection.execute(lock).scalar() is not None:
                 save_notes(connection, group_id, notes, now_ms)
+
+    def set_block(self, group_id: int, shard: ShardId, block: Block | None, now_ms: int) -> None:
+        """See GroupStore."""
+        where = (_blocks.group_id == group_id, _blocks.shard == shard)
+        with self._database.write() as connection:
+            before = connection.execute(select(tables.blocks).where(*where).with_for_update()).one_or_none()
+            connection.execute(delete(tables.blocks).where(*where))
+            if block is not None:
+                is_same = before is not None and before.epoch == block.epoch
+                connection.execute(
+                    insert(tables.blocks).values(
+                        group_id=group_id,
+                        shard=shard,
+                        epoch=block.epoch,
+                        attempts=block.attempts,
+                        error=block.error,
+                        since_ms=before.since_ms if before is not None and is_same else now_ms,
+                    )
+                )
+
+    def blocks(self, group_id: int) -> Mapping[ShardId, Block]:
+        """See GroupStore."""
+        query = select(tables.blocks).where(_blocks.group_id == group_id)
+        with self._database.read() as connection:
+            return {
+                ShardId(row.shard): Block(
+                    epoch=row.epoch, attempts=row.attempts, error=row.error, since_ms=row.since_ms
+                )
+                for row in connection.execute(query)
+            }
 
     def claim_times(self, group_id: int) -> Mapping[ShardId, tuple[int, int | None]]:
         """See GroupStore."""

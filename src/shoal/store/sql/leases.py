@@ -1,105 +1,129 @@
-"""The table of a leased group in SQL: compare-and-set on one row at a time, by its revision.
+"""The table of a leased group in SQL: compare-and-set on one row at a time, many of them in one commit.
 
-It may live in another database than the log, under a name that the user chooses. The tables are made when
-they are first needed: `NAME` for shards, `NAME_instance` for consumers, `NAME_sequence`.
+It may live in another database than the log, under a name that the user chooses; it is made when it is first
+needed. Statements run on the driver's own cursor: a look at a hundred shards takes a millisecond.
+
+Invariant: whoever changes what others wait for, draws numbers or makes rows, locks the group's sequence
+first, and rows after it in the order of their keys. So no two wait for each other in a circle, rows are made
+by one at a time, and a renewal, which needs neither, waits for nobody but another writer of its row.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import (
-    BigInteger,
-    BindParameter,
-    Column,
-    Integer,
-    MetaData,
-    SmallInteger,
-    String,
-    Table,
-    Text,
-    Update,
-    bindparam,
-    delete,
-    insert,
-    select,
-    update,
-)
+from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import IntegrityError
 
-from shoal.core.errors import StoreUnavailable
-from shoal.core.lease import Change, ChangeKind, InstanceRow, LeaseRow, Row, SequenceRow
+from shoal.core.errors import StoreBusy, StoreFailure, StoreUnavailable
+from shoal.core.lease import Change, ChangeKind, InstanceRow, LeaseRow, Row, SequenceRow, numbered
 from shoal.core.leasing import Outcome
-from shoal.core.limits import NAME_LENGTH_MAX
 from shoal.core.model import ShardId
+from shoal.lease_port import Glance, Tried
 from shoal.store.sql.database import Database
 from shoal.store.sql.dialects.dialect import Hints
-from shoal.store.sql.prepared import PreparedSelect
+from shoal.store.sql.lease_rows import RowShape, shapes
+from shoal.store.sql.prepared import PreparedSelect, PreparedWrite
 
-_KEY = String(64)
-_INCARNATION = String(64)
-_BREATH_S = 0.01
+_BREATH_S: Final = 0.01
 """The shortest time between two looks."""
+_NO_NEWS: Final = -1
+"""Of a group that nobody has joined yet."""
 
 
 class SQLLeaseTable:
-    """See LeaseTable."""
+    """See LiveTable.
+
+    `_known`, `_news` and `_glanced_s` are of the last glance. Writer: whoever glances; a race costs a row
+    read anew.
+    """
 
     def __init__(self, database: Database, name: str) -> None:
         self._database = database
-        self._leases, self._instances, self._sequences = _tables(name)
-        leases, instances, sequences = self._leases.c, self._instances.c, self._sequences.c
-        of_group: BindParameter[str] = bindparam("of_group")
-        all_leases = select(self._leases).where(leases.consume_group == of_group)
-        self._all_leases = PreparedSelect(all_leases.order_by(leases.shard))
-        self._one_lease = PreparedSelect(all_leases.where(leases.shard == bindparam("at")))
-        self._all_instances = PreparedSelect(
-            select(self._instances).where(instances.consume_group == of_group)
-        )
-        self._one_sequence = PreparedSelect(
-            select(self._sequences).where(sequences.consume_group == of_group)
+        self._leases, self._instances, self._sequences = shapes(name)
+        sequences = self._sequences.table
+        of_group = sequences.c.consume_group == bindparam("of_group")
+        self._find_news = PreparedSelect(select(sequences.c.news).where(of_group))
+        self._highest = PreparedSelect(select(func.max(sequences.c.number).label("number")))
+        self._advance = PreparedWrite(
+            update(sequences)
+            .where(of_group)
+            .values(
+                revision=sequences.c.revision + bindparam("drawings"),
+                number=sequences.c.number + bindparam("numbers"),
+                news=sequences.c.news + bindparam("more_news"),
+            )
         )
         self._known: dict[int, LeaseRow] = {}
+        self._news = _NO_NEWS
+        self._glanced_s = 0.0
+        self._with_sequence: set[str] = set()
         self._hints: Hints | None = None
-        self._news: int | None = None
         with database.write() as connection, database.dialect.migration_lock(connection):
-            for table in (self._leases, self._instances, self._sequences):
-                table.create(connection, checkfirst=True)
+            for shape in (self._leases, self._instances, self._sequences):
+                shape.table.create(connection, checkfirst=True)
+
+    # --- Looking. ---
 
     def list(self, group: str) -> Sequence[LeaseRow]:
         """See LeaseTable."""
         with self._database.read() as connection:
-            found = self._all_leases.rows(connection, {"of_group": group})
-        # Most rows are as they were: (born, revision) names one state for ever.
-        known = self._known
-        self._known = {
-            row.shard: last
-            if (last := known.get(row.shard)) is not None
-            and (last.group, last.born, last.revision) == (group, row.born, row.revision)
-            else _lease(row)
-            for row in found
-        }
-        return list(self._known.values())
+            return self._all_leases(connection, group)
 
     def load(self, group: str, shard: ShardId) -> LeaseRow | None:
         """See LeaseTable."""
         with self._database.read() as connection:
-            found = self._one_lease.rows(connection, {"of_group": group, "at": shard})
-        return _lease(found[0]) if found else None
+            found: LeaseRow | None = self._leases.find(connection, {"consume_group": group, "shard": shard})
+        return found
 
     def instances(self, group: str) -> Sequence[InstanceRow]:
         """See LeaseTable."""
         with self._database.read() as connection:
-            return [_instance(row) for row in self._all_instances.rows(connection, {"of_group": group})]
+            return [self._instances.to_row(columns) for columns in self._instances.columns(connection, group)]
 
     def sequence(self, group: str) -> SequenceRow | None:
         """See LeaseTable."""
         with self._database.read() as connection:
-            found = self._one_sequence.rows(connection, {"of_group": group})
-        return _sequence(found[0]) if found else None
+            found: SequenceRow | None = self._sequences.find(connection, {"consume_group": group})
+        return found
+
+    def glance(self, group: str) -> Glance:
+        """See LiveTable. All as of one moment."""
+        with self._database.read() as connection:
+            leases = self._all_leases(connection, group)
+            instances = [self._instances.to_row(row) for row in self._instances.columns(connection, group)]
+            sequences = self._sequences.columns(connection, group)
+        self._glanced_s = time.monotonic()
+        self._news = sequences[0].news if sequences else _NO_NEWS
+        sequence = self._sequences.to_row(sequences[0]) if sequences else SequenceRow(group=group)
+        return Glance(leases, instances, sequence)
+
+    def _all_leases(self, connection: Connection, group: str) -> Sequence[LeaseRow]:
+        """Most rows are as they were at the last look: (born, revision) names one state for ever."""
+        known = self._known
+
+        def is_known(row: Any) -> bool:
+            last = known.get(row.shard)
+            return last is not None and (last.group, last.born, last.revision) == (
+                group,
+                row.born,
+                row.revision,
+            )
+
+        found = [
+            known[columns.shard] if is_known(columns) else self._leases.to_row(columns)
+            for columns in self._leases.columns(connection, group)
+        ]
+        self._known = {row.shard: row for row in found}
+        return found
+
+    # --- Changing. ---
+
+    def begin(self, group: str) -> None:
+        """See LeaseTable."""
+        self._ensure_sequence(group)
 
     def create(self, row: Row) -> bool:
         """See LeaseTable."""
@@ -113,53 +137,127 @@ class SQLLeaseTable:
         """See LeaseTable."""
         return self._alone(Change(kind=ChangeKind.CLEAN, old=row, new=None))
 
-    def _alone(self, change: Change) -> bool:
-        with self._database.write() as connection:
-            return self._try(connection, change)
-
-    def attempt(self, changes: Sequence[Change]) -> Sequence[Outcome]:
+    def attempt(self, group: str, changes: Sequence[Change], *, together: bool = False) -> Sequence[Tried]:
         """See LiveTable. All in one commit: if its answer is lost, so is that of each."""
-        outcomes = []
+        if not changes:
+            return []
         try:
-            with self._database.write() as connection:
-                for change in changes:
-                    is_done = self._try(connection, change)
-                    outcomes.append(Outcome.DONE if is_done else Outcome.REFUSED)
+            return self._commit(group, changes, together=together)
         except StoreUnavailable:
-            return [Outcome.UNKNOWN] * len(changes)
-        return outcomes
+            return [Tried(change, Outcome.UNKNOWN) for change in changes]
+        except _NotAllError as error:
+            return [Tried(one.change, Outcome.REFUSED, one.found or one.change.old) for one in error.tried]
 
-    def _try(self, connection: Connection, change: Change) -> bool:
+    def _alone(self, change: Change) -> bool:
+        row = change.old or change.new
+        assert row is not None
+        (tried,) = self._commit(row.group, [change])
+        return tried.outcome is Outcome.DONE
+
+    def _commit(self, group: str, changes: Sequence[Change], *, together: bool = False) -> Sequence[Tried]:
+        numbers = sum(change.wants_number for change in changes)
+        wants_sequence = numbers > 0 or any(change.is_news or change.old is None for change in changes)
+        if wants_sequence:
+            self._ensure_sequence(group)
+        order = sorted(range(len(changes)), key=lambda place: self._turn(changes[place]))
+        tried: dict[int, Tried] = {}
+        with self._database.write() as connection:
+            for place in order:
+                if isinstance(changes[place].row, SequenceRow):
+                    tried[place] = self._try(connection, changes[place])
+            number = self._locked_number(connection, group) if wants_sequence else 0
+            for place in order:
+                change = changes[place]
+                if change.wants_number:
+                    number += 1
+                    change = numbered(change, number)
+                if place not in tried:
+                    tried[place] = self._try(connection, change)
+            is_news = any(one.outcome is Outcome.DONE and one.change.is_news for one in tried.values())
+            self._move_on(connection, group, numbers, is_news=is_news)
+            answers = [tried[place] for place in range(len(changes))]
+            if together and any(one.outcome is Outcome.REFUSED for one in answers):
+                raise _NotAllError(answers)
+        return answers
+
+    def _turn(self, change: Change) -> tuple[int, str, int]:
+        """The order in which all who write several rows lock them."""
+        match change.row:
+            case SequenceRow():
+                return (0, "", 0)
+            case InstanceRow(name=name):
+                return (1, name, 0)
+            case LeaseRow(shard=shard):
+                return (2, "", shard)
+
+    def _try(self, connection: Connection, change: Change) -> Tried:
+        shape = self._shape(change.row)
         old, new = change.old, change.new
         if old is None:
-            assert new is not None
-            table, key, values = self._placed(new)
+            found = shape.find(connection, shape.key_of(new))
+            if found is not None:
+                return Tried(change, Outcome.REFUSED, found)
+            shape.create(connection, new)
+            return Tried(change, Outcome.DONE)
+        is_done = shape.delete(connection, old) if new is None else shape.swap(connection, old, new)
+        if is_done:
+            return Tried(change, Outcome.DONE)
+        found = shape.find(connection, shape.key_of(old), lock=True) if change.wants_found else None
+        return Tried(change, Outcome.REFUSED, found)
+
+    def _shape(self, row: Row) -> RowShape:
+        match row:
+            case LeaseRow():
+                return self._leases
+            case InstanceRow():
+                return self._instances
+            case SequenceRow():
+                return self._sequences
+
+    # --- The sequence, and what is news. ---
+
+    def _ensure_sequence(self, group: str) -> None:
+        """See that the group has one. Locking what is not there would make MariaDB's creators block."""
+        if group in self._with_sequence:
+            return
+        if self.sequence(group) is None:
             try:
-                with connection.begin_nested():
-                    connection.execute(insert(table).values(**key, **values, **_stamp(new)))
-            except IntegrityError:
-                return False
-        else:
-            table, _, _ = self._placed(old)
-            statement = delete(table) if new is None else self._changed_to(new)
-            if connection.execute(statement.where(*self._is(old))).rowcount != 1:
-                return False
-        row = new or old
-        assert row is not None
-        self._announce(connection, row, old if new is not None else None)
-        return True
+                with self._database.write() as connection:
+                    highest = self._highest.rows(connection, {})[0].number or 0
+                    self._sequences.create(connection, SequenceRow(group=group, number=highest))
+            except StoreFailure as error:
+                if not isinstance(error.__cause__, self._database.engine.dialect.loaded_dbapi.IntegrityError):
+                    raise  # Otherwise another was faster.
+        self._with_sequence.add(group)
 
-    def _changed_to(self, new: Row) -> Update:
-        table, _, values = self._placed(new)
-        stamp = _stamp(new) if isinstance(new, LeaseRow) else {}
-        return update(table).values(**values, **stamp)
+    def _locked_number(self, connection: Connection, group: str) -> int:
+        """The last number that was given; nobody else draws, makes rows or has news until we commit."""
+        found: SequenceRow | None = self._sequences.find(connection, {"consume_group": group}, lock=True)
+        if found is None:
+            self._with_sequence.discard(group)
+            raise StoreBusy(f"the sequence of {group!r} is gone: the store has forgotten it", 0.0)
+        return found.number
 
-    def wait(self, group: str, timeout_s: float) -> None:
-        """See LiveTable. Every renewal is a hint, so a counter of real news says whether it was one."""
-        deadline = time.monotonic() + timeout_s
-        time.sleep(min(timeout_s, _BREATH_S))
+    def _move_on(self, connection: Connection, group: str, numbers: int, *, is_news: bool) -> None:
+        if numbers or is_news:
+            step = {"drawings": int(numbers > 0), "numbers": numbers, "more_news": int(is_news)}
+            self._advance.run(connection, [{"of_group": group, **step}])
+        if is_news:
+            self._database.dialect.announce(connection, [f"l{group}"])
+
+    def listen(self) -> None:
+        """See LiveTable. The first wait for a hint opens the connection, and returns at once."""
         if self._hints is None:
             self._hints = self._database.dialect.hints(self._database.engine)
+            with self._database.listening(self._hints):
+                self._hints.wait()
+
+    def wait(self, group: str, timeout_s: float) -> None:
+        """See LiveTable. Every commit of anyone is a hint, so a counter of news says whether it was one."""
+        deadline = time.monotonic() + timeout_s
+        time.sleep(max(0.0, min(timeout_s, self._glanced_s + _BREATH_S - time.monotonic())))
+        self.listen()
+        assert self._hints is not None
         while time.monotonic() < deadline:
             with self._database.listening(self._hints):
                 heard = self._hints.wait()
@@ -167,13 +265,15 @@ class SQLLeaseTable:
                 self._hints.found()
                 return
 
+    def ring(self, group: str) -> None:
+        """See LiveTable."""
+        with self._database.write() as connection:
+            self._move_on(connection, group, 0, is_news=True)
+
     def _is_news(self, group: str) -> bool:
-        query = select(self._sequences.c.news).where(self._sequences.c.consume_group == group)
         with self._database.read() as connection:
-            news = connection.execute(query).scalar()
-        is_new = news is None or news != self._news
-        self._news = news
-        return is_new
+            found = self._find_news.rows(connection, {"of_group": group})
+        return (found[0].news if found else _NO_NEWS) != self._news
 
     def close(self) -> None:
         """Give the waiting connection back."""
@@ -181,236 +281,10 @@ class SQLLeaseTable:
             self._hints.close()
             self._hints = None
 
-    def _announce(self, connection: Connection, row: Row, old: Row | None = None) -> None:
-        """Only what others wait for: who has a shard or is to have it, and who is there."""
-        if _is_told(row, old):
-            of_group = self._sequences.c.consume_group == row.group
-            connection.execute(
-                update(self._sequences).where(of_group).values(news=self._sequences.c.news + 1)
-            )
-            self._database.dialect.announce(connection, [f"l{row.group}"])
 
-    def _placed(self, row: Row) -> tuple[Table, dict[str, Any], dict[str, Any]]:
-        """The table of a row, its key, and its values."""
-        match row:
-            case LeaseRow():
-                key: dict[str, Any] = {"consume_group": row.group, "shard": row.shard}
-                return self._leases, key, _lease_values(row)
-            case InstanceRow():
-                return self._instances, {"consume_group": row.group, "name": row.name}, _instance_values(row)
-            case SequenceRow():
-                return self._sequences, {"consume_group": row.group}, _sequence_values(row)
+class _NotAllError(Exception):
+    """Of changes that go together one was refused: nothing is committed."""
 
-    def _is(self, row: Row) -> Sequence[Any]:
-        """That the stored row is this one: what names a state for ever is enough."""
-        match row:
-            case LeaseRow():
-                found = self._leases.c
-                return [
-                    found.consume_group == row.group,
-                    found.shard == row.shard,
-                    found.born == row.born,
-                    found.revision == row.revision,
-                ]
-            case InstanceRow():
-                instance = self._instances.c
-                return [
-                    instance.consume_group == row.group,
-                    instance.name == row.name,
-                    instance.incarnation == row.incarnation,
-                    instance.revision == row.revision,
-                ]
-            case SequenceRow():
-                sequence = self._sequences.c
-                return [sequence.consume_group == row.group, sequence.revision == row.revision]
-
-
-def _tables(name: str) -> tuple[Table, Table, Table]:
-    metadata = MetaData()
-    bytewise: dict[str, Any] = {
-        "mysql_charset": "utf8mb4",
-        "mysql_collate": "utf8mb4_bin",
-        "mysql_engine": "InnoDB",
-    }
-    leases = Table(
-        name,
-        metadata,
-        Column("consume_group", _KEY, primary_key=True),
-        Column("shard", Integer, primary_key=True, autoincrement=False),
-        Column("born", BigInteger, nullable=False),
-        Column("revision", BigInteger, nullable=False),
-        Column("lease_id", BigInteger, nullable=False),
-        Column("lease_owner", _INCARNATION),
-        Column("consumer_owner", _INCARNATION),
-        Column("check_point", BigInteger, nullable=False),
-        Column("epoch", BigInteger, nullable=False),
-        Column("owner_epoch", BigInteger, nullable=False),
-        Column("parents", String(64), nullable=False),
-        Column("parents_born", String(64), nullable=False),
-        Column("timeout_ms", BigInteger, nullable=False),
-        Column("interval_ms", BigInteger, nullable=False),
-        Column("stood_ms", BigInteger, nullable=False),
-        Column("waited_ms", BigInteger, nullable=False),
-        Column("lapse_ms", BigInteger, nullable=False),
-        Column("is_over", SmallInteger, nullable=False),
-        Column("is_bound", SmallInteger, nullable=False),
-        Column("update_time_ms", BigInteger, nullable=False),
-        **bytewise,
-    )
-    instances = Table(
-        f"{name}_instance",
-        metadata,
-        Column("consume_group", _KEY, primary_key=True),
-        Column("name", String(NAME_LENGTH_MAX), primary_key=True),
-        Column("incarnation", _INCARNATION, nullable=False),
-        Column("revision", BigInteger, nullable=False),
-        Column("counter", BigInteger, nullable=False),
-        Column("timeout_ms", BigInteger, nullable=False),
-        Column("interval_ms", BigInteger, nullable=False),
-        Column("stood_ms", BigInteger, nullable=False),
-        Column("is_taking", SmallInteger, nullable=False),
-        Column("former", Text, nullable=False),
-        Column("create_time_ms", BigInteger, nullable=False),
-        **bytewise,
-    )
-    sequences = Table(
-        f"{name}_sequence",
-        metadata,
-        Column("consume_group", _KEY, primary_key=True),
-        Column("revision", BigInteger, nullable=False),
-        Column("number", BigInteger, nullable=False),
-        Column("distrusted", BigInteger, nullable=False),
-        Column("distrust_ms", BigInteger, nullable=False),
-        # Rises with every change that others wait for. Nobody compares and sets it.
-        Column("news", BigInteger, nullable=False),
-        **bytewise,
-    )
-    return leases, instances, sequences
-
-
-def _is_told(row: Row, old: Row | None) -> bool:
-    """Renewals, beats and watches are no news, nor are numbers that were drawn."""
-    match row, old:
-        case (SequenceRow(), _):
-            return False
-        case (LeaseRow(), LeaseRow()):
-            return _hands(row) != _hands(old)
-        case (InstanceRow(), InstanceRow()):
-            return (row.incarnation, row.is_taking) != (old.incarnation, old.is_taking)
-        case _:
-            return True
-
-
-def _hands(row: LeaseRow) -> tuple[str | None, str | None, int, bool]:
-    return (row.lease_owner, row.consumer_owner, row.epoch, row.is_over)
-
-
-def _stamp(row: Row) -> dict[str, Any]:
-    """Wall clocks, for people to read."""
-    now_ms = time.time_ns() // 1_000_000
-    match row:
-        case LeaseRow():
-            return {"update_time_ms": now_ms}
-        case InstanceRow():
-            return {"create_time_ms": now_ms}
-        case SequenceRow():
-            return {"news": 0}
-
-
-def _lease(row: Any) -> LeaseRow:
-    return LeaseRow(
-        group=row.consume_group,
-        shard=ShardId(row.shard),
-        born=row.born,
-        revision=row.revision,
-        lease_id=row.lease_id,
-        lease_owner=row.lease_owner,
-        consumer_owner=row.consumer_owner,
-        checkpoint=row.check_point,
-        epoch=row.epoch,
-        owner_epoch=row.owner_epoch,
-        parents=tuple(ShardId(number) for number in _numbers(row.parents)),
-        parents_born=tuple(_numbers(row.parents_born)),
-        timeout_ms=row.timeout_ms,
-        interval_ms=row.interval_ms,
-        stood_ms=row.stood_ms,
-        waited_ms=row.waited_ms,
-        lapse_ms=row.lapse_ms,
-        is_over=bool(row.is_over),
-        is_bound=bool(row.is_bound),
-        update_time_ms=row.update_time_ms,
-    )
-
-
-def _lease_values(row: LeaseRow) -> dict[str, Any]:
-    return {
-        "born": row.born,
-        "revision": row.revision,
-        "lease_id": row.lease_id,
-        "lease_owner": row.lease_owner,
-        "consumer_owner": row.consumer_owner,
-        "check_point": row.checkpoint,
-        "epoch": row.epoch,
-        "owner_epoch": row.owner_epoch,
-        "parents": ",".join(map(str, row.parents)),
-        "parents_born": ",".join(map(str, row.parents_born)),
-        "timeout_ms": row.timeout_ms,
-        "interval_ms": row.interval_ms,
-        "stood_ms": row.stood_ms,
-        "waited_ms": row.waited_ms,
-        "lapse_ms": row.lapse_ms,
-        "is_over": int(row.is_over),
-        "is_bound": int(row.is_bound),
-    }
-
-
-def _instance(row: Any) -> InstanceRow:
-    return InstanceRow(
-        group=row.consume_group,
-        name=row.name,
-        incarnation=row.incarnation,
-        revision=row.revision,
-        counter=row.counter,
-        timeout_ms=row.timeout_ms,
-        interval_ms=row.interval_ms,
-        stood_ms=row.stood_ms,
-        is_taking=bool(row.is_taking),
-        former=tuple(part for part in row.former.split(" ") if part),
-        create_time_ms=row.create_time_ms,
-    )
-
-
-def _instance_values(row: InstanceRow) -> dict[str, Any]:
-    return {
-        "incarnation": row.incarnation,
-        "revision": row.revision,
-        "counter": row.counter,
-        "timeout_ms": row.timeout_ms,
-        "interval_ms": row.interval_ms,
-        "stood_ms": row.stood_ms,
-        "is_taking": int(row.is_taking),
-        "former": " ".join(row.former),
-    }
-
-
-def _sequence(row: Any) -> SequenceRow:
-    return SequenceRow(
-        group=row.consume_group,
-        revision=row.revision,
-        number=row.number,
-        distrusted=row.distrusted,
-        distrust_ms=row.distrust_ms,
-    )
-
-
-def _sequence_values(row: SequenceRow) -> dict[str, Any]:
-    return {
-        "revision": row.revision,
-        "number": row.number,
-        "distrusted": row.distrusted,
-        "distrust_ms": row.distrust_ms,
-    }
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",") if part]
+    def __init__(self, tried: Sequence[Tried]) -> None:
+        super().__init__()
+        self.tried = tried

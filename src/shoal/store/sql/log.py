@@ -99,7 +99,7 @@ class SQLLog:
         found: dict[ShardEnd, tuple[int, bool]] = {}
         with self._database.read() as connection:
             for stream_id, wanted in _by_stream(shards):
-                rows = connection.execute(_ENDS, {"stream": stream_id, "wanted": wanted})
+                rows = _ENDS.rows(connection, {"stream": stream_id, "wanted": wanted})
                 for row in rows:
                     is_open = row.status == ShardStatus.OPEN
                     found[ShardEnd(stream_id, ShardId(row.shard))] = (row.next_offset, is_open)
@@ -108,16 +108,18 @@ class SQLLog:
     def batch_at(self, stream_id: int, shard: ShardId, offset: int) -> tuple[BatchMeta, int] | None:
         """See LogStore."""
         with self._database.read() as connection:
-            query = (
-                select(*_META_COLUMNS, _batches.top_timestamp_us)
-                .where(
-                    _batches.stream_id == stream_id, _batches.shard == shard, _batches.base_offset <= offset
-                )
-                .order_by(_batches.base_offset.desc())
-                .limit(1)
-            )
-            row = connection.execute(query).one_or_none()
-        return None if row is None else (_meta(row), row.top_timestamp_us)
+            rows = _BATCH_AT.rows(connection, {"at": stream_id, "of_shard": shard, "offset": offset})
+        return (_meta(rows[0]), rows[0].top_timestamp_us) if rows else None
+
+    def batches_at(self, stream_id: int, offsets: Mapping[ShardId, int]) -> Mapping[ShardId, BatchMeta]:
+        """See LogStore."""
+        found: dict[ShardId, BatchMeta] = {}
+        with self._database.read() as connection:
+            for shard, offset in offsets.items():
+                where = {"at": stream_id, "of_shard": shard, "offset": offset}
+                for row in _BATCH_AT.rows(connection, where):
+                    found[shard] = _meta(row)
+        return found
 
     def stats(self, stream: StreamInfo) -> StreamStats:
         """See LogStore."""
@@ -358,13 +360,25 @@ _META_COLUMNS = (
     _batches.appended_ms,
 )
 _FEW = 4
+_BATCH_AT = PreparedSelect(
+    select(*_META_COLUMNS, _batches.top_timestamp_us)
+    .where(
+        _batches.stream_id == bindparam("at"),
+        _batches.shard == bindparam("of_shard"),
+        _batches.base_offset <= bindparam("offset"),
+    )
+    .order_by(_batches.base_offset.desc())
+    .limit(1)
+)
 _CLAIM = PreparedSelect(
     select(_claims.shard, _claims.epoch, _claims.owner, _claims.owner_epoch).where(
         _claims.group_id == bindparam("group"), _claims.shard == bindparam("at")
     )
 )
-_ENDS = select(_shards.shard, _shards.next_offset, _shards.status).where(
-    _shards.stream_id == bindparam("stream"), _shards.shard.in_(bindparam("wanted", expanding=True))
+_ENDS = PreparedSelect(
+    select(_shards.shard, _shards.next_offset, _shards.status).where(
+        _shards.stream_id == bindparam("stream"), _shards.shard.in_(bindparam("wanted", expanding=True))
+    )
 )
 _TAILS = (
     select(

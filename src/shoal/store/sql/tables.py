@@ -168,6 +168,7 @@ groups: Final = Table(
     Column("delivery", String(16), nullable=False),
     Column("strategy", _Name, nullable=False),
     Column("lease_table", String(48)),
+    Column("failure", String(16)),
     Column("rules", Integer, nullable=False),
     Column("distrust_ms", BigInteger, nullable=False),
     Column("created_ms", BigInteger, nullable=False),
@@ -200,6 +201,7 @@ claims: Final = Table(
     Column("shard", Integer, primary_key=True, autoincrement=False),
     Column("state", String(16), nullable=False),
     Column("checkpoint", BigInteger, nullable=False),
+    Column("marks", Text),
     Column("epoch", BigInteger, nullable=False),
     Column("owner", String(64)),
     Column("owner_epoch", BigInteger, nullable=False),
@@ -229,6 +231,18 @@ notes: Final = Table(
     **_BYTEWISE,
 )
 
+blocks: Final = Table(
+    "shoal_block",
+    metadata,
+    Column("group_id", _Id, primary_key=True, autoincrement=False),
+    Column("shard", Integer, primary_key=True, autoincrement=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("error", Text, nullable=False),
+    Column("since_ms", BigInteger, nullable=False),
+    **_BYTEWISE,
+)
+
 sequences: Final = Table(
     "shoal_sequence",
     metadata,
@@ -240,7 +254,7 @@ sequences: Final = Table(
 MIGRATIONS: Final[Sequence[Sequence[Table]]] = (
     (projects, streams, shards, batches),
     (producers,),
-    (groups, members, claims, notes, sequences),
+    (groups, members, claims, notes, blocks, sequences),
 )
 """What each version added, from version 1 on. A released entry is never changed; a new one is appended."""
 

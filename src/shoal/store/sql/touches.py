@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.engine import Connection
 
-from shoal.core.checkpoint import check_save
+from shoal.core.checkpoint import check_save, marks_text
 from shoal.core.claims import is_at_end
 from shoal.core.errors import NotOwner, ShoalError, UnknownConsumer
 from shoal.core.events import Forgotten, Release
@@ -132,7 +132,15 @@ def _save(connection: Connection, touch: Touch, groups: dict[int, Group], now_ms
         check_save(touch.stream, claim, shard, save)
         claims[save.shard] = replace(claim, checkpoint=save.offset)
         ends += is_at_end(shard, save.offset)
-        rows.append({"at": touch.group_id, "of_shard": save.shard, "offset": save.offset, "now": now_ms})
+        rows.append(
+            {
+                "at": touch.group_id,
+                "of_shard": save.shard,
+                "offset": int(save.offset),
+                "to_marks": marks_text(save.offset),
+                "now": now_ms,
+            }
+        )
     _SAVE.run(connection, rows)
     return ends
 
@@ -263,5 +271,5 @@ _BEAT = PreparedWrite(
 _SAVE = PreparedWrite(
     update(tables.claims)
     .where(_claims.group_id == bindparam("at"), _claims.shard == bindparam("of_shard"))
-    .values(checkpoint=bindparam("offset"), saved_ms=bindparam("now"))
+    .values(checkpoint=bindparam("offset"), marks=bindparam("to_marks"), saved_ms=bindparam("now"))
 )

@@ -154,11 +154,14 @@ class GroupContract(HubSuite):
             holds(anna, [])
             assert hub.list_groups(orders) == []
 
-    def test_a_group_that_is_made_again_gives_higher_epochs_than_before(self, hub: Hub, orders: str) -> None:
+    @pytest.mark.parametrize("coordination", ["coordinated", "leased"])
+    def test_a_group_that_is_made_again_gives_higher_epochs_than_before(
+        self, hub: Hub, orders: str, coordination: str
+    ) -> None:
         hub.create_stream(orders, shards=2)
         epochs: list[int] = []
         for _ in range(3):
-            hub.create_group(orders, "billing")
+            hub.create_group(orders, "billing", coordination=coordination)
             with hub.join_group(orders, "billing", "anna") as anna:
                 holds(anna, [0, 1])
                 assert min(lease.epoch for lease in anna.leases.values()) > max(epochs, default=0)

@@ -1,4 +1,4 @@
-"""Mutations of the rules: what `bugs` puts in the place of functions of `shoal.core`.
+"""Mutations of the rules of coordinated groups: what is put in the place of functions of `shoal.core`.
 
 Each is made anew when it is planted, from the function that is there, and changes one thing in it.
 """
@@ -13,9 +13,7 @@ from shoal.core import balance, claims, events, holding, membership, ownership
 from shoal.core.group import Claim, GroupSettings, Member, MemberStatus, ShardState
 from shoal.core.membership import Beat
 from shoal.core.model import Shard, ShardId
-
-Replacement = tuple[object, str, object]
-"""Where, which name, and by what."""
+from sim.bug import Replacement
 
 
 def no_margin() -> Replacement:

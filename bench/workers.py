@@ -1,0 +1,243 @@
+"""The lines of the table that concern workers: throughput, lanes, latency, hand-over, memory."""
+
+from __future__ import annotations
+
+import multiprocessing
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection as Pipe
+from multiprocessing.connection import wait
+from pathlib import Path
+
+import shoal
+from bench.data import Chunk
+from shoal.consumer.runtime import ShardListener
+
+Process = Callable[[shoal.Batch, shoal.Checkpointer], None]
+
+
+class Counter:
+    """Counts records that reached user code, and says when there are enough."""
+
+    def __init__(self, wanted: int) -> None:
+        self._wanted = wanted
+        self._lock = threading.Lock()
+        self.seen = 0
+        self.is_full = threading.Event()
+
+    def add(self, records: int) -> None:
+        with self._lock:
+            self.seen += records
+            if self.seen >= self._wanted:
+                self.is_full.set()
+
+
+def throughput(hub: shoal.Hub, stream: str, count: Callable[[shoal.Batch], int], group: str) -> float:
+    """Records a second that reach one worker's processor, from its start to the last record."""
+    records = sum(shard.next_offset for shard in hub.describe_stream(stream).shards)
+    counter = Counter(records)
+
+    def process(batch: shoal.Batch, checkpointer: shoal.Checkpointer) -> None:
+        counter.add(count(batch))
+        checkpointer.save(persist=False)
+
+    worker = shoal.Worker(hub, stream, group, process, name="one")
+    began = time.perf_counter()
+    worker.start()
+    assert counter.is_full.wait(120), "the worker did not finish"
+    took = time.perf_counter() - began
+    worker.stop()
+    hub.delete_group(stream, group)
+    return records / took
+
+
+def lanes(hub: shoal.Hub, parallelism: int, records: int) -> float:
+    """Records a second of a processor that waits 1 ms for each, on one shard."""
+    stream = f"lanes-{parallelism}"
+    hub.create_stream(stream, shards=1)
+    with hub.producer(stream) as producer:
+        for i in range(records):
+            producer.send(b"x", key=f"key-{i}")
+    counter = Counter(records)
+
+    def process(batch: shoal.Batch, checkpointer: shoal.Checkpointer) -> None:
+        for _ in batch:
+            time.sleep(0.001)
+            counter.add(1)
+        checkpointer.save(persist=False)
+
+    worker = shoal.Worker(hub, stream, "lanes", process, parallelism=parallelism)
+    began = time.perf_counter()
+    worker.start()
+    assert counter.is_full.wait(120), "the worker did not finish"
+    took = time.perf_counter() - began
+    worker.stop()
+    return records / took
+
+
+def latency(hub: shoal.Hub, chunk: Chunk, rate: int, seconds: float) -> tuple[float, float]:
+    """p50 and p99 in ms from `send` to `process`, at a steady rate of single records."""
+    stream = "latency"
+    hub.create_stream(stream, shards=4)
+    total = int(rate * seconds)
+    sent: list[float] = []
+    took_ms: list[float] = []
+    counter = Counter(total)
+
+    def process(batch: shoal.Batch, checkpointer: shoal.Checkpointer) -> None:
+        now = time.perf_counter()
+        for record in batch:
+            took_ms.append((now - sent[int(record.value)]) * 1000)
+        counter.add(len(batch))
+        checkpointer.save(persist=False)
+
+    with shoal.Worker(hub, stream, "latency", process), hub.producer(stream, linger_s=0.0) as producer:
+        time.sleep(0.5)
+        began = time.perf_counter()
+        for i in range(total):
+            while (left := began + i / rate - time.perf_counter()) > 0:
+                time.sleep(left)
+            sent.append(time.perf_counter())
+            producer.send(b"%d" % i, chunk.keys[i % len(chunk.keys)])
+        assert counter.is_full.wait(30), "the worker did not finish"
+    cuts = statistics.quantiles(took_ms, n=100, method="inclusive")
+    return cuts[49], cuts[98]
+
+
+# --- Hand-over, with workers in processes of their own. ----------------------------------------------
+
+STREAM, GROUP, SHARDS, WORKERS = "handed", "workers", 100, 10
+
+
+def hand_overs(url: str, rounds: int) -> tuple[float, float]:
+    """p50 and p99 in ms: from a planned join or leave to the new owner's first record, of each shard."""
+    took: list[float] = []
+    context = multiprocessing.get_context("spawn")
+    with shoal.connect(url) as hub:
+        hub.create_stream(STREAM, shards=SHARDS)
+        processes: dict[str, tuple[multiprocessing.process.BaseProcess, Pipe]] = {}
+
+        def start(name: str) -> int:
+            here, there = multiprocessing.Pipe()
+            process = context.Process(target=_work, args=(url, name, there), daemon=True)
+            process.start()
+            there.close()
+            processes[name] = (process, here)
+            assert here.recv() == "ready"
+            here.send("go")
+            begun: int = here.recv()
+            return begun
+
+        def stop(name: str) -> int:
+            process, pipe = processes.pop(name)
+            pipe.send("stop")
+            while isinstance(heard := pipe.recv(), tuple):
+                pass
+            process.join(20)
+            begun: int = heard
+            return begun
+
+        def firsts(since_ns: int) -> list[float]:
+            """Records come to every shard, until all that moved have had one."""
+            found: dict[int, int] = {}
+            quiet = 0
+            while quiet < 3:
+                for shard in range(SHARDS):
+                    hub.append(STREAM, shard, [b"x"])
+                heard = False
+                for pipe in wait([pipe for _, pipe in processes.values()], 0.3):
+                    shard, at_ns = pipe.recv()  # type: ignore[union-attr, call-arg]
+                    found[shard] = at_ns
+                    heard = True
+                quiet = 0 if heard else quiet + 1
+            return [(at_ns - since_ns) / 1e6 for at_ns in found.values()]
+
+        for i in range(WORKERS - 1):
+            start(f"w{i}")
+        firsts(time.monotonic_ns())
+        for i in range(rounds):
+            took += firsts(start(f"extra-{i}"))
+            took += firsts(stop(f"extra-{i}"))
+        for name in list(processes):
+            stop(name)
+    cuts = statistics.quantiles(took, n=100, method="inclusive")
+    return cuts[49], cuts[98]
+
+
+def _work(url: str, name: str, pipe: Pipe) -> None:
+    """A worker's process: it tells of the first record of every shard that it gets."""
+    fresh: set[int] = set()
+
+    def opened(what: str, shard: int, _: int) -> None:
+        if what == "opened":
+            fresh.add(shard)
+
+    def process(batch: shoal.Batch, checkpointer: shoal.Checkpointer) -> None:
+        if batch.shard in fresh:
+            fresh.discard(batch.shard)
+            pipe.send((batch.shard, time.monotonic_ns()))
+        checkpointer.save(persist=False)
+
+    listener: ShardListener = opened
+    with shoal.connect(url) as hub, suppress(EOFError, OSError):
+        pipe.send("ready")
+        pipe.recv()
+        begun_ns = time.monotonic_ns()
+        worker = shoal.Worker(hub, STREAM, GROUP, process, name=name, listener=listener).start()
+        pipe.send(begun_ns)
+        pipe.recv()
+        begun_ns = time.monotonic_ns()
+        worker.stop()
+        pipe.send(begun_ns)
+
+
+# --- Memory. -----------------------------------------------------------------------------------------
+
+
+def memory(url: str, chunk: Chunk, records: int, budget: int) -> float:
+    """MB above the start, at most, of a worker with 64 shards of which one is blocked; in a process."""
+    with shoal.connect(url) as hub:
+        hub.create_stream("wide", shards=64)
+        with hub.producer("wide") as producer:
+            table = chunk.to_table()
+            for _ in range(records // len(chunk.values)):
+                producer.send_batch(table, key_column="customer")
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(
+        target=_hold, args=(url, records, budget, there), daemon=True
+    )
+    process.start()
+    found: float = here.recv()
+    process.join(30)
+    return found
+
+
+def _hold(url: str, records: int, budget: int, pipe: Pipe) -> None:
+    blocked = threading.Event()
+    with shoal.connect(url) as hub:
+        mine = hub.describe_stream("wide").shards[0].next_offset
+        counter = Counter(records - mine)
+
+        def process(batch: shoal.Batch, checkpointer: shoal.Checkpointer) -> None:
+            if batch.shard == 0:
+                blocked.wait(600)
+                return
+            counter.add(len(batch))
+            checkpointer.save(persist=False)
+
+        start_mb = _resident_mb()
+        worker = shoal.Worker(hub, "wide", "memory", process, ahead_bytes=budget).start()
+        most_mb = 0.0
+        while not counter.is_full.wait(0.02):
+            most_mb = max(most_mb, _resident_mb())
+        blocked.set()
+        worker.stop()
+    pipe.send(most_mb - start_mb)
+
+
+def _resident_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096 / 1e6

@@ -1,0 +1,92 @@
+"""What both kinds of membership are made of: who waits for changes, who listens, how it is left.
+
+Not here: how a consumer comes by its shards. That is all in which the two differ.
+
+Invariant: everything that is opened, asked for or lost wakes those who wait, and is told to the listener
+outside the lock, so that user code may call the membership from there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from shoal.consumer.membership import Listener
+from shoal.core.errors import NotOwner
+from shoal.core.holding import Answered, Lease
+from shoal.core.model import ShardId, StreamName
+
+_log: Final = logging.getLogger("shoal.consumer")
+
+
+class Member(ABC):
+    """The common half of a Membership.
+
+    `_changed` is the lock of all that a membership knows. A forked child begins anew.
+    """
+
+    def __init__(self, stream: StreamName, group: str, name: str, listener: Listener | None) -> None:
+        self.name, self.stream, self.group = name, stream, group
+        self._listener = listener
+        self._void = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._changed = threading.Condition()
+        self._stop = threading.Event()
+        self._changes = 0
+
+    @property
+    @abstractmethod
+    def leases(self) -> Mapping[ShardId, Lease]:
+        """See Membership."""
+
+    @abstractmethod
+    def leave(self, checkpoints: Mapping[int, int | None] | None = None) -> None:
+        """See Membership."""
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it was closed."""
+        return self._stop.is_set()
+
+    def wait(self, seen: int, timeout: float) -> int:
+        """Wait until what is held has changed since `seen` (0 at first), or is lost; the new number."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._changes > seen, timeout)
+            return self._changes
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+
+    def __repr__(self) -> str:
+        held = len(self.leases)
+        return f"<{type(self).__name__} {self.name} of {self.group} on {self.stream}, {held} shards>"
+
+    def _lease(self, shard: int) -> Lease:
+        lease = self.leases.get(ShardId(shard))
+        if lease is None:
+            raise NotOwner(shard=shard, consumer=self.name, owner=None)
+        return lease
+
+    def _note_change(self) -> None:
+        """Wake those who wait. Under the lock."""
+        self._changes += 1
+        self._changed.notify_all()
+
+    def _tell(self, outcome: Answered) -> None:
+        """Tell the listener. Not under the lock."""
+        if self._listener is not None and (outcome.opened or outcome.closing or outcome.lost):
+            try:
+                self._listener(outcome)
+            except Exception:  # noqa: BLE001 - around user code: heartbeats and renewals go on
+                _log.exception("the listener of %s raised", self.name)

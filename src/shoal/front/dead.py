@@ -1,0 +1,81 @@
+"""The hub's calls about dead letters: looked at, tried again, dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Protocol
+
+from shoal.core.aside import dead_stream, kept_for_ever, own_headers, retry_stream
+from shoal.core.dead import DeadLetter, chosen, open_letters, settlement
+from shoal.core.errors import StreamExists, UnknownStream
+from shoal.core.model import StreamName
+from shoal.core.names import checked_name, stream_name
+from shoal.core.reading import ReadLimits
+from shoal.ports import HubService
+from shoal.wire.record import Record
+
+_SETTLED_AT_ONCE = 1000
+
+
+class Appending(Protocol):
+    """What settling needs of the rest of a hub."""
+
+    _service: HubService
+
+    def append(self, stream: str, shard: int, records: Sequence[Any]) -> object: ...
+
+
+class DeadCalls(Appending):
+    """See Hub."""
+
+    def dead_letters(self, stream: str, group: str) -> list[DeadLetter]:
+        """Records of a group that ran out of attempts and that nobody has settled, oldest first."""
+        found = self._service.groups.find(stream_name(stream), checked_name("group", group))
+        return open_letters(self._dead_lines(dead_stream(stream_name(stream), found.name)))
+
+    def replay_dead_letters(
+        self, stream: str, group: str, numbers: Sequence[int] | None = None
+    ) -> list[DeadLetter]:
+        """Give letters (all, or those of these numbers) back to the group, as if never tried.
+
+        They come through its retry stream: other groups of the stream do not see them again.
+        """
+        letters = chosen(self.dead_letters(stream, group), numbers, f"group {group!r} of {stream!r}")
+        name = stream_name(stream)
+        where = retry_stream(name, group)
+        settings = self._service.describe_stream(name).settings
+        with suppress(StreamExists):
+            self._service.create_stream(where, kept_for_ever(settings), 1)
+        for letter in letters:
+            headers = {**own_headers(letter.headers), **replace(letter.origin, attempts=0).headers()}
+            # Its delay counts from its timestamp, and is over.
+            self.append(str(where), 0, [Record(0, 0, letter.key, letter.value, headers)])
+            self._settle(dead_stream(name, group), [letter])
+        return letters
+
+    def drop_dead_letters(
+        self, stream: str, group: str, numbers: Sequence[int] | None = None
+    ) -> list[DeadLetter]:
+        """Settle letters (all, or those of these numbers) without another attempt."""
+        letters = chosen(self.dead_letters(stream, group), numbers, f"group {group!r} of {stream!r}")
+        for at in range(0, len(letters), _SETTLED_AT_ONCE):
+            self._settle(dead_stream(stream_name(stream), group), letters[at : at + _SETTLED_AT_ONCE])
+        return letters
+
+    def _settle(self, where: StreamName, letters: Sequence[DeadLetter]) -> None:
+        headers = settlement(letter.number for letter in letters)
+        # A typed stream takes no empty line, so it has the columns of a letter.
+        self.append(str(where), 0, [Record(0, 0, letters[0].key, letters[0].value, headers)])
+
+    def _dead_lines(self, name: StreamName) -> Iterator[Record]:
+        try:
+            shard = self._service.describe_stream(name).shards[0]
+        except UnknownStream:
+            return  # Nothing has died yet.
+        offset = shard.first_offset
+        while offset < shard.next_offset:
+            batch = self._service.read(name, 0, offset, ReadLimits())
+            yield from batch
+            offset = batch.next_offset
