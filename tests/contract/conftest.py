@@ -8,7 +8,9 @@ import shoal
 from shoal import Hub
 from shoal.testing.server import Server
 
-pytest.register_assert_rewrite("shoal.testing.contract", "shoal.testing.reading", "shoal.testing.members")
+pytest.register_assert_rewrite(
+    "shoal.testing.contract", "shoal.testing.reading", "shoal.testing.members", "shoal.testing.processing"
+)
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql", "mariadb"])

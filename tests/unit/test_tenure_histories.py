@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from shoal.core.delivery import (
     Failure,
+    Fetch,
     Phase,
     Piece,
     Process,
@@ -43,6 +44,9 @@ class Shard:
     given: dict[int, list[int]] = field(default_factory=dict)
     """Offsets that each lane finished, in order, each once."""
     aside: list[int] = field(default_factory=list)
+    finished: set[int] = field(default_factory=set)
+    """Offsets that user code came back from, whatever it wanted again later."""
+    ever_aside: set[int] = field(default_factory=set)
     declared: dict[int, int] = field(default_factory=dict)
     released: Release | None = None
 
@@ -73,7 +77,9 @@ class Shard:
         wanted = self.tenure.wanted
         if wanted is None:
             return
-        assert wanted.lane is None
+        if wanted.lane is not None:
+            self.fetch_again(wanted, count)
+            return
         upto = min(END, wanted.offset + count)
         pieces = []
         for lane in range(self.lanes):
@@ -83,11 +89,34 @@ class Shard:
         self.tenure.is_fetching = True
         self.tenure.got(pieces, upto, is_end=upto == END)
 
+    def fetch_again(self, wanted: Fetch, count: int) -> None:
+        """What a lane went back for, or a part of it."""
+        assert wanted.lane is not None
+        assert wanted.until is not None
+        upto = min(wanted.until, wanted.offset + count)
+        offsets = [o for o in range(wanted.offset, upto) if self.lane_of(o) == wanted.lane]
+        self.tenure.is_fetching = True
+        self.tenure.got_again(wanted.lane, [Piece(offsets, len(offsets))] if offsets else [], upto)
+
+    def go_back(self, lane: int, steps: int) -> None:
+        """User code of a lane returns, and wants its last records once more."""
+        action = self.running[lane]
+        if not isinstance(action, Process):
+            return
+        del self.running[lane]
+        back_to = max(0, action.piece.next - steps)
+        self.finished.update(o for o in action.piece.offsets if o < back_to)
+        self.given[lane] = [o for o in self.given[lane] + list(action.piece.offsets) if o < back_to]
+        # What was set aside before comes again too: whoever goes back says so.
+        self.aside = [o for o in self.aside if self.lane_of(o) != lane or o < back_to]
+        self.tenure.returned(lane, back_to=back_to)
+
     def finish(self, lane: int, *, saves: bool) -> None:
         """User code of a lane returns."""
         action = self.running.pop(lane)
         if isinstance(action, Process):
             self.given[lane] += action.piece.offsets
+            self.finished.update(action.piece.offsets)
             if saves and self.tenure.reason is Reason.LOST:
                 with pytest.raises(LeaseLost):
                     self.tenure.save(lane, action.piece.next)
@@ -95,9 +124,10 @@ class Shard:
                 self.declared[lane] = self.tenure.save(lane, action.piece.next)
         if isinstance(action, SetAside):
             self.aside.append(action.offset)
+            self.ever_aside.add(action.offset)
         self.tenure.returned(lane)
         if saves and isinstance(action, Process) and self.tenure.reason is not Reason.LOST:
-            assert self.tenure.save(lane, None) == action.piece.next
+            assert self.tenure.save(lane, None) >= action.piece.next
 
     def fail(self, lane: int, reached: int | None, kind: str, *, is_outage: bool) -> None:
         if isinstance(self.running[lane], SetAside):
@@ -117,10 +147,14 @@ class Shard:
 
     def check_checkpoint(self) -> None:
         """Below the checkpoint everything was finished and declared, or set aside."""
+        for each in self.tenure.lanes:
+            assert each.queued_bytes == sum(piece.bytes for piece in each.queue)
         for offset in range(min(self.tenure.checkpoint, END)):
             lane = self.lane_of(offset)
-            is_done = offset in self.given.get(lane, []) and offset < self.declared.get(lane, 0)
-            assert is_done or offset in self.aside, f"checkpoint {self.tenure.checkpoint} passes {offset}"
+            is_done = offset in self.finished and offset < self.declared.get(lane, 0)
+            assert is_done or offset in self.ever_aside, (
+                f"checkpoint {self.tenure.checkpoint} passes {offset}"
+            )
 
 
 @settings(max_examples=120, deadline=None, phases=[Stage.explicit, Stage.reuse, Stage.generate])
@@ -141,7 +175,9 @@ def test_nothing_is_passed_over_or_overtaken(data: st.DataObject, lanes: int, po
         if turn == stop_after and stop is not None:
             shard.tenure.lose(None) if stop is Reason.LOST else shard.tenure.ask(stop)
             continue
-        what = data.draw(st.sampled_from(["finish", "finish", "save", "save", "fail", "fetch", "time"]))
+        what = data.draw(
+            st.sampled_from(["finish", "finish", "save", "save", "fail", "fetch", "fetch", "time", "back"])
+        )
         lane = data.draw(st.sampled_from(sorted(shard.running))) if shard.running else None
         if what == "fetch":
             shard.fetch(data.draw(st.integers(1, 9)))
@@ -154,6 +190,8 @@ def test_nothing_is_passed_over_or_overtaken(data: st.DataObject, lanes: int, po
                 data.draw(st.sampled_from(["A", "B"])),
                 is_outage=data.draw(st.booleans()),
             )
+        elif lane is not None and what == "back":
+            shard.go_back(lane, data.draw(st.integers(0, 12)))
         elif lane is not None:
             shard.finish(lane, saves=what == "save")
     _heal(shard)

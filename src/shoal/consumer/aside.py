@@ -37,7 +37,8 @@ class Aside:
         self._hub, self._main, self._rules = hub, stream, rules
         self.retry = retry_stream(stream.full_name, group)
         self.dead = dead_stream(stream.full_name, group)
-        self._known: set[StreamName] = set()
+        self._known: dict[StreamName, int] = {}
+        """Streams that are there, and their shards."""
 
     def see_retry(self) -> None:
         """Make the retry stream, if it is not there."""
@@ -58,16 +59,18 @@ class Aside:
         )
         tier = self._rules.tier(attempts)
         where = self.dead if tier is None else self.retry
-        self._see(where, 1 if tier is None else len(self._rules.delays_s))
+        shards = self._see(where, 1 if tier is None else len(self._rules.delays_s))
         headers = {**own_headers(record.headers), **origin.headers()}
         # Its delay counts from now; when it was sent at first, the headers say.
         fresh = Record(0, time.time_ns() // 1_000_000, record.key, record.value, headers)
-        self._hub.append(str(where), tier or 0, [fresh])
+        # A retry stream that was made for fewer delays has no shard for the last of these.
+        self._hub.append(str(where), min(tier or 0, shards - 1), [fresh])
         return tier is None
 
-    def _see(self, name: StreamName, shards: int) -> None:
-        if name in self._known:
-            return
-        with suppress(StreamExists):
-            self._hub.service.create_stream(name, kept_for_ever(self._main.settings), shards)
-        self._known.add(name)
+    def _see(self, name: StreamName, shards: int) -> int:
+        """Make the stream if it is not there; how many shards it has."""
+        if name not in self._known:
+            with suppress(StreamExists):
+                self._hub.service.create_stream(name, kept_for_ever(self._main.settings), shards)
+            self._known[name] = len(self._hub.service.describe_stream(name).shards)
+        return self._known[name]

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Final
 
 from shoal.consumer.member import Member
-from shoal.consumer.membership import Listener, boot_ms
+from shoal.consumer.membership import Listener, boot_ms, insist
 from shoal.core.checkpoint import Save
 from shoal.core.errors import (
     HubClosed,
@@ -171,12 +171,19 @@ class CoordinatedMembership(Member):
                 Letting(shard=lease.shard, epoch=lease.epoch, checkpoint=given.get(lease.shard))
                 for lease in self._holding.leases.values()
             ]
+            # Those that were let go of, and nobody heard it, keep the checkpoints that they had.
+            lettings += self._owed.values()
             for lease in list(self._holding.leases.values()):
                 self._holding = let_go(self._holding, lease.shard, lease.epoch)
             self._note_change()
         try:
             if self._error is None:
-                self._groups.leave(self._group_id, self.incarnation, lettings)
+                # Not said, it would cost the others the timeout, and the records since the last checkpoint.
+                insist(
+                    lambda: self._groups.leave(self._group_id, self.incarnation, lettings),
+                    ShoalError,
+                    _LEAVE_S,
+                )
         except NotFound as error:
             _log.info("%s leaves %s, which is gone: %s", self.name, self.group, error)
         finally:

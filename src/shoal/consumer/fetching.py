@@ -6,10 +6,10 @@ Reads run in a few threads. A shard that has nothing new waits without one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from shoal.consumer.membership import Membership
+from shoal.consumer.threads import Threads
 from shoal.core.delivery import Fetch, Piece, Tenure
 from shoal.core.errors import Fenced, NotOwner, ShoalError
 from shoal.core.model import ShardId
@@ -35,6 +35,10 @@ class Budget:
         share = max(1, self.total // max(1, shards))
         return min(self.at_once, share - queued) if queued <= share // 2 else 0
 
+    def again(self, shards: int) -> int:
+        """Bytes of what a lane wants once more: nothing behind it can go on, so it does not wait for room."""
+        return max(1, min(self.at_once, self.total // max(1, shards) // 2))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
@@ -59,13 +63,17 @@ class Fetcher:
         records: int,
         piece_records: int,
         moved: Callable[[ShardId], None],
+        failed: Callable[[BaseException], None],
         due_ms: DueMs | None = None,
     ) -> None:
-        """`due_ms`: records are handed out one by one, each not before its time."""
+        """`due_ms`: records are handed out one by one, each not before its time.
+
+        `failed` is told of what should not have happened.
+        """
         self._service, self._member, self._stream_id = service, member, stream_id
         self._records, self._piece_records = records, 1 if due_ms is not None else piece_records
         self._due_ms = due_ms
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="shoal-fetch")
+        self._threads = Threads("shoal-fetch", threads, failed)
 
         def told(place: Place) -> None:
             if isinstance(place, ShardEnd):
@@ -77,11 +85,11 @@ class Fetcher:
         self, tenure: Tenure, wanted: Fetch, allowed: int, done: Callable[[Found | ShoalError], None]
     ) -> None:
         """Read in a thread; `done` is called there."""
-        self._pool.submit(self._fetch, tenure, wanted, allowed, done)
+        self._threads.submit(self._fetch, tenure, wanted, allowed, done)
 
     def run(self, work: Callable[[], None]) -> None:
         """Something else that talks to the hub."""
-        self._pool.submit(work)
+        self._threads.submit(work)
 
     def forget(self, shard: ShardId) -> None:
         """Nobody waits for this shard any more."""
@@ -89,7 +97,7 @@ class Fetcher:
 
     def close(self) -> None:
         """Wait for what runs."""
-        self._pool.shutdown(wait=True)
+        self._threads.join()
         self._following.close()
 
     def _fetch(

@@ -15,7 +15,7 @@ from shoal.consumer.membership import BOOT_CLOCK, Membership
 from shoal.consumer.processor import Factory, Processor
 from shoal.core.checking import is_whole
 from shoal.core.delivery import Failure, Initialize, Process, ProcessNothing, SetAside, ShutDown, Task, Tenure
-from shoal.core.errors import Fenced, LeaseLost, NotOwner
+from shoal.core.errors import Fenced, LeaseLost, NotOwner, ShoalError
 from shoal.wire.batch import Batch
 from shoal.wire.delivered import Delivered
 
@@ -33,6 +33,8 @@ class Came:
     failure: Failure | None = None
     is_postponed: bool = False
     """There was no valid deadline."""
+    is_dead: bool = False
+    """The record was set aside for good."""
 
 
 class Held:
@@ -50,6 +52,12 @@ class Held:
         self.is_idle = False
         self.idle_s = 0.0
         """Since when there was nothing new."""
+        self.has_moved = False
+        """Something new was heard of since it was last looked for."""
+        self.is_given_up = False
+        """User code did not come back in time: nobody waits for it any more."""
+        self.saving = 0
+        """Saves that are on their way: whether the shard has ended is known after them."""
         self.nothing: Batch | None = None
         """An empty batch of this shard."""
         self.asked_ns: int | None = None
@@ -57,6 +65,7 @@ class Held:
         self._factory = factory
         self._lock = lock
         self._outages = outages
+        self._persisting = threading.Lock()
         self._processors: dict[int, Processor] = {}
         self._checkpointers = [
             Checkpointer(_Lane(self, lane.number), tenure.shard, tenure.epoch) for lane in tenure.lanes
@@ -91,20 +100,22 @@ class Held:
                     self._processors.pop(lane).shutdown(self._checkpointers[lane], reason)
                 case SetAside():
                     raise AssertionError("not user code")
-        except LeaseLost:
-            return Came(took_ns=time.perf_counter_ns() - began_ns, is_postponed=True)
         except BaseException as error:  # noqa: BLE001 - around user code: whatever it is, the policy says what follows
-            return Came(
-                took_ns=time.perf_counter_ns() - began_ns,
-                error=error,
-                failure=Failure(
-                    kind=type(error).__qualname__,
-                    text=str(error)[:_TEXT_MAX],
-                    reached=None if batch is None else batch.reached,
-                    is_outage=isinstance(error, self._outages),
-                ),
-            )
+            took_ns = time.perf_counter_ns() - began_ns
+            if isinstance(error, LeaseLost) and isinstance(task, Process | ProcessNothing):
+                return Came(took_ns=took_ns, is_postponed=True)
+            return Came(took_ns=took_ns, error=error, failure=self._failure(error, batch))
         return Came(took_ns=time.perf_counter_ns() - began_ns, back_to=back_to)
+
+    def _failure(self, error: BaseException, batch: Delivered | None) -> Failure:
+        # A store that is away when user code saves is no fault of the record either.
+        is_away = isinstance(error, ShoalError) and error.retriable
+        return Failure(
+            kind=type(error).__qualname__,
+            text=_text(error),
+            reached=None if batch is None else batch.suspect,
+            is_outage=is_away or isinstance(error, self._outages),
+        )
 
     def _process(self, lane: int, batch: Delivered) -> int | None:
         checkpointer = self._checkpointers[lane]
@@ -143,7 +154,22 @@ class Held:
         return self.tenure.lanes[lane].done
 
     def persist(self) -> None:
-        """See Notebook."""
+        """See Notebook.
+
+        One at a time: of two that pass each other, the hub would refuse the one that comes late. Until the
+        answer is noted, `saving` keeps the deciding thread from taking a shard that was saved to its end, and
+        so is nobody's any more, for one that is lost.
+        """
+        with self._lock:
+            self.saving += 1
+        try:
+            with self._persisting:
+                self._persist()
+        finally:
+            with self._lock:
+                self.saving -= 1
+
+    def _persist(self) -> None:
         tenure = self.tenure
         with self._lock:
             checkpoint = tenure.checkpoint
@@ -179,6 +205,13 @@ class _Lane:
 
     def declared(self) -> int:
         return self._held.declared(self._lane)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)[:_TEXT_MAX]
+    except Exception as worse:  # noqa: BLE001 - around user code: an error that cannot even be shown
+        return f"(its text raised {type(worse).__qualname__})"
 
 
 def _clock_ns() -> int:

@@ -13,10 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from shoal.consumer.member import Member
-from shoal.consumer.membership import Listener, boot_ms
+from shoal.consumer.membership import Listener, boot_ms, insist
 from shoal.core.errors import (
     HubClosed,
     NameTaken,
@@ -246,7 +247,10 @@ class LeasedMembership(Member):
         """Try the changes, and what follows from them. `together`: all or none, and an answer is a must."""
         waiting = list(changes)
         for _ in range(STEP_TRIES_MAX):
-            tried = self._table.attempt(self._key, waiting, together=together)
+            # Busy means that nothing was changed: mostly a deadlock of the database's. A release that met one
+            # would wait for the next look, and who leaves does not look again.
+            attempt = partial(self._table.attempt, self._key, waiting, together=together)
+            tried = insist(attempt, StoreBusy, _LEAVE_S)
             waiting = [again for one in tried for again in self._settle(one, shards)]
             self._record(tried)
             if together and any(one.outcome is Outcome.UNKNOWN for one in tried):
@@ -312,6 +316,10 @@ class LeasedMembership(Member):
             except ShoalError as error:
                 # The table may be away. What is held is not acted on past its deadline.
                 _log.warning("%s of %s: %s", self.name, self.group, error)
+                self._stop.wait(_RETRY_S)
+            except Exception:  # noqa: BLE001 - a thread's top: drivers, and tables of users, raise what they like
+                # Without its taker a consumer would seem to live, and take nothing for ever.
+                _log.exception("%s of %s", self.name, self.group)
                 self._stop.wait(_RETRY_S)
 
     @property

@@ -49,6 +49,11 @@ class Member(ABC):
     def leave(self, checkpoints: Mapping[int, int | None] | None = None) -> None:
         """See Membership."""
 
+    @property
+    def has_left(self) -> bool:
+        """Whether it was closed."""
+        return self._stop.is_set()
+
     def wait(self, seen: int, timeout: float) -> int:
         """Wait until what is held has changed since `seen` (0 at first), or is lost; the new number."""
         with self._changed:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Protocol, Self, TypeVar
 
 from shoal.core.errors import ShoalError
 from shoal.core.holding import Answered, Lease
 from shoal.core.model import ShardId, StreamName
 from shoal.ports import Fence
 
+Answer = TypeVar("Answer")
 Listener = Callable[[Answered], None]
 """Is told, from the membership's own thread, what was opened, is to be handed back, or is lost."""
 
@@ -37,6 +38,10 @@ class Membership(Protocol):
     @property
     def error(self) -> ShoalError | None:
         """Why the membership ended by itself: another process took its name, or the group is gone."""
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it was closed: by `leave`, or with its hub."""
 
     def may_act(self, shard: int, epoch: int) -> bool:
         """Whether a batch of this shard may be handed to user code at this moment."""
@@ -69,9 +74,22 @@ class Membership(Protocol):
     ) -> None: ...
 
 
+def insist(call: Callable[[], Answer], on: type[ShoalError], within_s: float) -> Answer:
+    """Make a call again while it fails so, for so long: what it says is said once, and must be heard."""
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            return call()
+        except on as error:
+            if not error.retriable or time.monotonic() >= deadline:
+                raise
+        time.sleep(_AGAIN_S)
+
+
 def boot_ms() -> int:
     """Milliseconds of the clock that goes on while the machine sleeps: what a deadline counts by."""
     return time.clock_gettime_ns(BOOT_CLOCK) // 1_000_000
 
 
+_AGAIN_S: Final = 0.05
 BOOT_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)

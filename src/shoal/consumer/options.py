@@ -83,6 +83,18 @@ class WorkerOptions:
                 self._check_duration(name, getattr(self, name))
         if not is_whole(self.parallelism) or not 1 <= self.parallelism <= LANES_MAX:
             raise InvalidInput("parallelism", self.parallelism, f"from 1 to {LANES_MAX} lanes")
+        for name, kind in (("on_stuck", OnStuck), ("on_expired", OnExpired)):
+            try:
+                object.__setattr__(self, name, kind(getattr(self, name)))
+            except ValueError as error:
+                raise InvalidInput(name, getattr(self, name), f"one of {', '.join(kind)}") from error
+        if not isinstance(self.failure, FailureRules):
+            raise InvalidInput("failure", self.failure, "FailureRules(policy=…)")
+        kinds: object = self.outages
+        if not isinstance(kinds, tuple) or not all(
+            isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds
+        ):
+            raise InvalidInput("outages", self.outages, "a tuple of exception classes")
         if self.until not in (None, "now"):
             raise InvalidInput("until", self.until, "'now', or None to go on for ever")
 

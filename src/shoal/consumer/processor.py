@@ -68,9 +68,18 @@ def factory_of(given: object) -> Factory:
         )
     if not callable(given):
         raise InvalidInput("processor", given, "a Processor class, a factory of one, or a function")
-    if isinstance(given, type):
-        return _checked(given)
-    return processor(given) if _parameters(given) == _OF_FUNCTION else _checked(given)
+    if inspect.iscoroutinefunction(given):
+        raise InvalidInput("processor", given, "an async function is not run; give a plain one")
+    wanted = _parameters(given)
+    if wanted == _OF_FUNCTION and not isinstance(given, type):
+        return processor(given)
+    if wanted:
+        raise InvalidInput(
+            "processor",
+            given,
+            f"it takes {wanted} arguments; a function takes (batch, checkpointer), a class or factory none",
+        )
+    return _checked(given)
 
 
 def _checked(make: Callable[[], object]) -> Factory:

@@ -11,8 +11,8 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Executor
 from functools import partial
 from typing import Final
 
@@ -23,6 +23,7 @@ from shoal.consumer.membership import Membership, boot_ms
 from shoal.consumer.options import OnExpired, OnStuck, WorkerOptions
 from shoal.consumer.processor import Factory
 from shoal.consumer.statistics import WorkerStats
+from shoal.consumer.threads import Threads
 from shoal.core.delivery import (
     Action,
     Failure,
@@ -35,7 +36,7 @@ from shoal.core.delivery import (
     Task,
     Tenure,
 )
-from shoal.core.errors import OffsetExpired, ProcessorFailed, ShoalError
+from shoal.core.errors import HubClosed, OffsetExpired, ProcessorFailed, ShoalError
 from shoal.core.lineage import ancestors
 from shoal.core.model import ShardId, StreamInfo
 from shoal.ports import HubService
@@ -43,6 +44,8 @@ from shoal.wire.batch import Batch
 
 ShardListener = Callable[[str, int, int], None]
 """Is told `(what, shard, epoch)`: opened, closed, ended, lost, gone."""
+Drained = Callable[[Collection[ShardId]], bool]
+"""Whether all that was to be consumed has been; given the shards that are done with here."""
 
 _log: Final = logging.getLogger("shoal.worker")
 
@@ -50,8 +53,12 @@ _TICK_S: Final = 0.5
 """The longest that the thread sleeps: it looks at its timers at least so often."""
 _REFETCH_MS: Final = 200
 """After a read that failed because the store was away."""
+_DRAINED_S: Final = 0.2
+"""How often the hub is asked whether the others have come to the end too."""
 _RENEWAL_MS: Final = 50
 """After a batch found no valid deadline."""
+_HUNG_MAX: Final = 4
+"""Calls of user code that never return, for one shard, before it stands still here and says why."""
 _THREADS_MAX: Final = 1024
 """Of user code. One that blocks keeps its thread; the others must not run out of them."""
 
@@ -72,22 +79,31 @@ class Runtime:
         aside: Aside | None = None,
         due_ms: DueMs | None = None,
         targets: Mapping[ShardId, int] | None = None,
+        drained: Drained | None = None,
+        over: Callable[[], None] = lambda: None,
     ) -> None:
-        """`aside`: where records are set aside. `targets`: where each shard is to stop; others at once."""
+        """`aside`: where records are set aside. `targets`: where each shard is to stop; others at once.
+
+        `drained`: it stops when this says so. `over` is called when it has ended.
+        """
         self.held: dict[ShardId, Held] = {}
         self.error: BaseException | None = None
         """Why it stopped by itself."""
         self.is_over = threading.Event()
         self._service, self._member, self._factory, self._options = service, member, factory, options
-        self._stats = stats
+        self.stats = stats
         self._listener = listener
         self._aside = aside
         self._targets = targets
+        self._drained, self._over = drained, over
+        self._drained_at_s: float | None = 0.0
+        """When to ask next whether all is drained; None while that is being asked."""
         self._lock = threading.RLock()
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stream: StreamInfo = service.describe_stream(member.stream)
-        self._own_pool = executor is None
-        self._pool = executor or ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="shoal-process")
+        self._executor = executor
+        self._threads = Threads("shoal-process", _THREADS_MAX, self._failed)
+        self._in_user_code = threading.local()
         self._fetcher = Fetcher(
             service,
             member,
@@ -96,6 +112,7 @@ class Runtime:
             records=options.fetch_records,
             piece_records=options.batch_records,
             moved=lambda shard: self.post(partial(self._moved, shard)),
+            failed=self._failed,
             due_ms=due_ms,
         )
         self._budget = Budget(total=options.ahead_bytes, at_once=options.fetch_bytes)
@@ -106,6 +123,8 @@ class Runtime:
         self._epochs: dict[ShardId, int] = {}
         """Of the last tenure of each shard here: none begins twice."""
         self._releasing = 0
+        self._is_saving = False
+        """What seems lost may have ended: a save is on its way."""
         self._is_stopping = False
         self._stop_by_s: float | None = None
         self._persist_at_s = time.monotonic() + options.persist_interval
@@ -124,10 +143,10 @@ class Runtime:
         """Hand everything over and leave; `is_over` says when that is done."""
         self.post(partial(self._begin_stop, timeout_s))
 
-    def join(self, timeout_s: float | None) -> bool:
-        """Wait for the end."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+    @property
+    def is_in_user_code(self) -> bool:
+        """Whether this is called by a processor of its own, which must not wait for itself."""
+        return getattr(self._in_user_code, "is_so", False)
 
     def post(self, event: Callable[[], None]) -> None:
         """Have the deciding thread do this."""
@@ -157,6 +176,8 @@ class Runtime:
 
     def _rest_s(self) -> float:
         now_ms = boot_ms()
+        if self._targets is not None and self._drained_at_s is not None and self.is_drained:
+            return _DRAINED_S
         longest_s = min(_TICK_S, self._options.call_when_idle or _TICK_S)
         due = [due for held in self._all() if (due := held.tenure.due_ms()) is not None]
         return min(longest_s, max(0.0, (min(due) - now_ms) / 1000)) if due else longest_s
@@ -192,28 +213,46 @@ class Runtime:
             case SetAside():
                 self._fetcher.run(partial(self._set_aside, held, action))
             case _:
-                self._pool.submit(self._perform, held, action)
+                self._begin(held, action)
+
+    def _begin(self, held: Held, task: Task) -> None:
+        if self._executor is not None:
+            try:
+                self._executor.submit(self._perform, held, task)
+            except RuntimeError:
+                # It was shut down, at the latest by the end of the main thread. What has begun is finished.
+                _log.debug("%s: the executor takes nothing more", self._member.name)
+            else:
+                return
+        self._threads.submit(self._perform, held, task)
 
     def _perform(self, held: Held, task: Task) -> None:
-        """In a thread of the pool."""
+        """In a thread for user code."""
+        self._in_user_code.is_so = True
         came = held.run(task)
+        self._in_user_code.is_so = False
         self.post(partial(self._came, held, task, came))
+        if self.is_over.is_set():
+            self._finish_late()
+
+    def _failed(self, error: BaseException) -> None:
+        """In any thread: what should not happen, and must not go unnoticed."""
+        _log.error("%s: %r", self._member.name, error, exc_info=error)
+        self.post(partial(self._fail, error))
 
     def _set_aside(self, held: Held, task: SetAside) -> None:
         """In a fetching thread."""
         assert self._aside is not None
         began_ns = time.perf_counter_ns()
         error = failure = None
+        is_dead = False
         try:
             source = held.tenure.lanes[task.lane].queue[0].source
             assert isinstance(source, Batch)
-            if self._aside.put(source, task.offset, task.failure):
-                self._stats.dead += 1
-            else:
-                self._stats.retries += 1
+            is_dead = self._aside.put(source, task.offset, task.failure)
         except ShoalError as caught:
             error, failure = caught, Failure(kind=type(caught).__name__, text=str(caught), is_outage=True)
-        came = Came(took_ns=time.perf_counter_ns() - began_ns, error=error, failure=failure)
+        came = Came(took_ns=time.perf_counter_ns() - began_ns, error=error, failure=failure, is_dead=is_dead)
         self.post(partial(self._came, held, task, came))
 
     def _came(self, held: Held, task: Task, came: Came) -> None:
@@ -221,10 +260,12 @@ class Runtime:
         with self._lock:
             if came.is_postponed:
                 tenure.postponed(task.lane, boot_ms() + _RENEWAL_MS)
-                self._stats.postponed += 1
+                self.stats.postponed += 1
             elif came.failure is None:
                 if isinstance(task, Process):
-                    self._stats.processed(len(task.piece.offsets), came.took_ns)
+                    self.stats.processed(len(task.piece.offsets), came.took_ns)
+                if isinstance(task, SetAside):
+                    self.stats.set_aside(is_dead=came.is_dead)
                 tenure.returned(task.lane, came.back_to)
             else:
                 self._report_failure(held, task, came.failure, came.error)
@@ -232,7 +273,7 @@ class Runtime:
                     self._carry_out(held, action, [])
 
     def _report_failure(self, held: Held, task: Task, failure: Failure, error: BaseException | None) -> None:
-        self._stats.failures += 1
+        self.stats.failures += 1
         _log.warning(
             "%s: %s of shard %s raised %s: %s",
             self._member.name,
@@ -251,7 +292,10 @@ class Runtime:
             for shard, held in list(self.held.items()):
                 lease = leases.get(shard)
                 if lease is None or lease.epoch != held.tenure.epoch:
-                    self._lose(held)
+                    if held.saving:
+                        self._is_saving = True  # See Held.persist; looked at again in a moment.
+                    else:
+                        self._lose(held)
                 elif not lease.is_wanted and held.tenure.reason is None:
                     held.asked_ns = time.perf_counter_ns()
                     held.tenure.ask(Reason.MOVED)
@@ -279,8 +323,9 @@ class Runtime:
         del self.held[held.tenure.shard]
         self._old.append(held)
         held.tenure.lose(self._end_of(held.tenure.shard))
-        self._tell("ended" if held.tenure.reason is Reason.ENDED else "lost", held.tenure)
-        self._stats.lost += held.tenure.reason is Reason.LOST
+        if held.tenure.reason is Reason.LOST:
+            self._tell("lost", held.tenure)
+            self.stats.lost += 1
 
     def _end_of(self, shard: ShardId) -> int | None:
         """Where a shard ends, if it is closed. If the store cannot say, it is not known to have ended."""
@@ -295,14 +340,27 @@ class Runtime:
         """Whether an ancestor, or an earlier tenure of the same shard, is still being finished here."""
         shard = held.tenure.shard
         if shard >= len(self._stream.shards):
-            self._stream = self._service.describe_stream(self._member.stream)
+            try:
+                self._stream = self._service.describe_stream(self._member.stream)
+            except ShoalError as error:
+                _log.warning("%s opens shard %s: %s", self._member.name, shard, error)
+                return True  # Nobody knows yet; it is asked again in a moment.
         before = {*ancestors(self._stream.shards, shard), shard}
-        return any(other is not held and other.tenure.shard in before for other in self._all())
+        others = [other for other in self._all() if other is not held and other.tenure.shard in before]
+        hung = [other for other in others if other.is_given_up]
+        # Who was given up is not waited for: it may never return. But not too many may hang here at once.
+        return len(others) > len(hung) or len(hung) >= _HUNG_MAX
 
     def _release(self, releases: Iterable[tuple[Held, Release]]) -> None:
         due = [(held, release.checkpoint) for held, release in releases if release.checkpoint is not None]
         for held, release in releases:
-            self._tell("closed" if release.checkpoint is not None else "gone", held.tenure)
+            match held.tenure.reason:
+                case Reason.ENDED:
+                    self._tell("ended", held.tenure)
+                case Reason.LOST:  # With a checkpoint: given up, while user code still runs.
+                    self._tell("gone" if release.checkpoint is None else "lost", held.tenure)
+                case _:
+                    self._tell("closed", held.tenure)
         if due:
             self._releasing += 1
             self._letting += [held for held, _ in due]
@@ -324,20 +382,25 @@ class Runtime:
         self._releasing -= 1
         self._letting = [held for held in self._letting if held not in gone]
         for held in gone:
-            self._fetcher.run(partial(self._fetcher.forget, held.tenure.shard))
+            # Here and now: a little later it may be the shard's next tenure that is told to wait no more.
+            self._fetcher.forget(held.tenure.shard)
             if held.asked_ns is not None:
-                self._stats.handed_over(time.perf_counter_ns() - held.asked_ns)
+                self.stats.handed_over(time.perf_counter_ns() - held.asked_ns)
         self._follow_leases()
 
     # --- Records. ------------------------------------------------------------------------------------
 
     def _fetch(self, held: Held) -> None:
         tenure = held.tenure
-        wanted = None if held.is_idle else tenure.wanted
-        if wanted is not None:
-            allowed = self._budget.allowance(tenure.queued_bytes, len(self.held))
+        wanted = tenure.wanted
+        if wanted is not None and (wanted.lane is not None or not held.is_idle):
+            if wanted.lane is None:
+                allowed = self._budget.allowance(tenure.queued_bytes, len(self.held))
+            else:
+                allowed = self._budget.again(len(self.held))
             if allowed:
                 tenure.is_fetching = True
+                held.has_moved = False
                 self._fetcher.submit(
                     tenure,
                     wanted,
@@ -351,15 +414,16 @@ class Runtime:
             match found:
                 case Found() if lane is None:
                     if not len(found.batch) and not found.is_end:
-                        held.is_idle, held.nothing = True, found.batch
+                        # What came between the read and the waiting has been told of already.
+                        held.is_idle, held.nothing = not held.has_moved, found.batch
                         held.idle_s = time.monotonic()
                     tenure.got(found.pieces, found.next_offset, is_end=found.is_end)
                 case Found():
                     assert lane is not None
                     tenure.got_again(lane, found.pieces[lane], found.next_offset)
                 case OffsetExpired() if self._options.on_expired is OnExpired.JUMP:
-                    skipped = tenure.jump(found.first_offset)
-                    self._stats.skipped += skipped
+                    skipped = tenure.jump(found.first_offset, lane)
+                    self.stats.skipped += skipped
                     _log.warning(
                         "%s: retention removed %s records of shard %s before they were read; going on at %s",
                         self._member.name,
@@ -368,7 +432,7 @@ class Runtime:
                         found.first_offset,
                     )
                 case ShoalError() if is_transient(found) or isinstance(found, OffsetExpired):
-                    self._stats.fetch_errors += 1
+                    self.stats.fetch_errors += 1
                     _log.warning("%s reads shard %s: %s", self._member.name, tenure.shard, found)
                     tenure.fetch_failed(boot_ms() + _REFETCH_MS)
                 case ShoalError():
@@ -377,7 +441,7 @@ class Runtime:
     def _moved(self, shard: ShardId) -> None:
         held = self.held.get(shard)
         if held is not None:
-            held.is_idle = False
+            held.is_idle, held.has_moved = False, True
 
     def _call_idle(self, now_s: float, after_s: float) -> None:
         with self._lock:
@@ -385,7 +449,7 @@ class Runtime:
                 if held.is_idle and now_s - held.idle_s >= after_s:
                     held.idle_s = now_s
                     for task in held.tenure.call_idle(boot_ms()):
-                        self._pool.submit(self._perform, held, task)
+                        self._begin(held, task)
 
     @property
     def is_drained(self) -> bool:
@@ -396,8 +460,18 @@ class Runtime:
 
     def _tick(self) -> None:
         now_s = time.monotonic()
-        if self._member.error is not None and not self._is_stopping:
-            self._fail(self._member.error)
+        if not self._is_stopping:
+            if self._member.error is not None:
+                self._fail(self._member.error)
+            elif self._member.has_left:
+                self._fail(HubClosed())
+            elif not threading.main_thread().is_alive():
+                _log.info("%s: the program ends; handing over", self._member.name)
+                self._begin_stop(self._options.stop_timeout)
+        if self._is_saving:
+            self._is_saving = False
+            self._follow_leases()
+        self._look_if_drained(now_s)
         if now_s >= self._persist_at_s:
             self._persist_at_s = now_s + self._options.persist_interval
             self._fetcher.run(self._persist_all)
@@ -412,7 +486,7 @@ class Runtime:
                 held for held in self.held.values() if held.tenure.stuck(boot_ms(), int(timeout_s * 1000))
             ]
             for held in stuck:
-                self._stats.stuck += 1
+                self.stats.stuck += 1
                 _log.error(
                     "%s: process of shard %s has been running for over %s s",
                     self._member.name,
@@ -422,15 +496,38 @@ class Runtime:
             if self._options.on_stuck is OnStuck.RELEASE:
                 self._give_up(stuck)
 
+    def _look_if_drained(self, now_s: float) -> None:
+        if self._drained is None or self._is_stopping or self._drained_at_s is None:
+            return
+        if now_s >= self._drained_at_s and self.is_drained:
+            self._drained_at_s = None
+            self._fetcher.run(partial(self._ask_if_drained, list(self.held)))
+
+    def _ask_if_drained(self, here: list[ShardId]) -> None:
+        """In a fetching thread."""
+        assert self._drained is not None
+        is_drained = False
+        try:
+            is_drained = self._drained(here)
+        except ShoalError as error:
+            _log.warning("%s asks whether all is drained: %s", self._member.name, error)
+        self.post(partial(self._heard_if_drained, is_drained))
+
+    def _heard_if_drained(self, is_drained: bool) -> None:
+        self._drained_at_s = time.monotonic() + _DRAINED_S
+        if is_drained and self.is_drained:
+            self._begin_stop(self._options.stop_timeout)
+
     def _give_up(self, stuck: list[Held]) -> None:
         """Let go of shards whose user code does not come back."""
         releases = []
         with self._lock:
             for held in stuck:
                 releases.append((held, held.tenure.give_up()))
+                held.is_given_up = True
                 del self.held[held.tenure.shard]
                 self._old.append(held)
-                self._stats.lost += 1
+                self.stats.lost += 1
         self._release(releases)
 
     def _persist_all(self) -> None:
@@ -448,10 +545,13 @@ class Runtime:
         self._begin_stop(self._options.stop_timeout)
 
     def _begin_stop(self, timeout_s: float) -> None:
+        stop_by_s = time.monotonic() + timeout_s
         if self._is_stopping:
+            if self._stop_by_s is not None:
+                self._stop_by_s = min(self._stop_by_s, stop_by_s)
             return
         self._is_stopping = True
-        self._stop_by_s = time.monotonic() + timeout_s
+        self._stop_by_s = stop_by_s
         with self._lock:
             for held in self.held.values():
                 held.asked_ns = held.asked_ns or time.perf_counter_ns()
@@ -467,9 +567,7 @@ class Runtime:
     def _is_finished(self) -> bool:
         if not self._is_stopping or self.held or self._releasing:
             return False
-        return self._stop_by_s is None or all(
-            held.tenure.reason is not Reason.LOST or not held.tenure.is_running for held in self._old
-        )
+        return self._stop_by_s is None or not self._old
 
     def _end(self) -> None:
         try:
@@ -478,9 +576,20 @@ class Runtime:
         except ShoalError as error:
             _log.warning("%s leaves: %s", self._member.name, error)
         finally:
-            if self._own_pool:
-                self._pool.shutdown(wait=False)
+            self._threads.close()
             self.is_over.set()
+            self._finish_late()
+            self._over()
+
+    def _finish_late(self) -> None:
+        """The deciding thread has ended: user code that comes back now is told that its shard is lost."""
+        with self._lock:
+            try:
+                while True:
+                    self._events.get_nowait()()
+            except queue.Empty:
+                pass
+            self._decide()
 
     def _tell(self, what: str, tenure: Tenure) -> None:
         if self._listener is not None:

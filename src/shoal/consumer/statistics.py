@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from typing import Self
 
 _KEPT = 1024
 
 
 @dataclass(slots=True)
 class WorkerStats:
-    """Writer: the worker's deciding thread."""
+    """Writer: one deciding thread."""
 
     records: int = 0
     batches: int = 0
@@ -33,11 +35,29 @@ class WorkerStats:
     hand_over_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_KEPT))
     """How long the last ones took, from the request to the release."""
 
+    @classmethod
+    def sum(cls, parts: Iterable[WorkerStats]) -> Self:
+        """All of them together."""
+        whole = cls()
+        for part in parts:
+            whole.hand_over_ns.extend(part.hand_over_ns)
+            for counter in fields(cls):
+                if counter.name != "hand_over_ns":
+                    setattr(whole, counter.name, getattr(whole, counter.name) + getattr(part, counter.name))
+        return whole
+
     def processed(self, records: int, took_ns: int) -> None:
         """A batch was processed."""
         self.records += records
         self.batches += 1
         self.processing_ns += took_ns
+
+    def set_aside(self, *, is_dead: bool) -> None:
+        """A record went to the retry stream, or to the dead one."""
+        if is_dead:
+            self.dead += 1
+        else:
+            self.retries += 1
 
     def handed_over(self, took_ns: int) -> None:
         """A shard was handed over as planned."""

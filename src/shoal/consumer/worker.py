@@ -12,7 +12,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -27,8 +27,10 @@ from shoal.consumer.processor import factory_of
 from shoal.consumer.runtime import Runtime, ShardListener
 from shoal.consumer.statistics import WorkerStats
 from shoal.core.aside import due_ms
+from shoal.core.checking import is_number
 from shoal.core.draining import is_drained
 from shoal.core.errors import GroupExists, InvalidInput, UnknownGroup
+from shoal.core.limits import DURATION_S_MAX
 from shoal.core.model import ShardId, StreamName
 from shoal.core.names import checked_name, stream_name
 from shoal.core.retry import Policy
@@ -96,13 +98,13 @@ class Worker:
             self.options = replace(options or WorkerOptions(), **changes)
         except TypeError as error:
             raise InvalidInput("options", sorted(changes), f"{error}; see WorkerOptions") from error
-        self.stats = WorkerStats()
         self._hub = hub
         self._factory = factory_of(processor)
         self._executor = executor
         self._listener = listener
         self._runtimes: list[Runtime] = []
-        self._drainer: Drainer | None = None
+        self._process: int | None = None
+        """Where it was started; in a forked child it is not."""
         self._lock = threading.Lock()
 
     # --- Life. ---------------------------------------------------------------------------------------
@@ -110,27 +112,35 @@ class Worker:
     def start(self) -> Self:
         """Join the group and begin; returns at once."""
         with self._lock:
-            if self._runtimes:
+            if self._process is not None:
                 raise InvalidInput("worker", self.name, "it was started before; make a new one")
-            service = self._hub.service
-            stream = service.describe_stream(self._stream)
-            self._see_group(str(self._stream), is_retry=False)
-            aside = None
-            if self.options.failure.policy is Policy.BEST_TRIED:
-                aside = Aside(self._hub, stream, self.group, self.options.failure)
-            targets = None
-            if self.options.until is not None:
-                targets = {shard.id: shard.next_offset for shard in stream.shards}
-            self._begin(str(self._stream), self.options, aside=aside, targets=targets)
-            if aside is not None and self.options.failure.max_attempts > 1:
-                aside.see_retry()
-                self._see_group(str(aside.retry), is_retry=True)
-                self._begin(str(aside.retry), self.options, aside=aside, due_ms=self._due_ms)
-            if targets is not None:
-                self._drainer = Drainer(self._hub.service, self._stream, self.group, targets)
+            self._process = os.getpid()
+            try:
+                self._start()
+            except BaseException:
+                for runtime in self._runtimes:  # What has begun would go on without the rest.
+                    runtime.stop(self.options.stop_timeout)
+                raise
         return self
 
-    def _begin(self, stream: str, options: WorkerOptions, **how: Any) -> None:
+    def _start(self) -> None:
+        options = self.options
+        stream = self._hub.service.describe_stream(self._stream)
+        self._see_group(str(self._stream), is_retry=False)
+        aside = None
+        if options.failure.policy is Policy.BEST_TRIED:
+            aside = Aside(self._hub, stream, self.group, options.failure)
+        drained = targets = None
+        if options.until is not None:
+            targets = {shard.id: shard.next_offset for shard in stream.shards}
+            drained = Drainer(self._hub.service, self._stream, self.group, targets).is_drained
+        self._begin(str(self._stream), aside=aside, targets=targets, drained=drained)
+        if aside is not None and options.failure.max_attempts > 1:
+            aside.see_retry()
+            self._see_group(str(aside.retry), is_retry=True)
+            self._begin(str(aside.retry), aside=aside, due_ms=self._due_ms)
+
+    def _begin(self, stream: str, **how: Any) -> None:
         """Join the group of one stream, and work for it."""
         begun: list[Runtime] = []
 
@@ -138,22 +148,33 @@ class Worker:
             for runtime in begun:
                 runtime.leases_changed()
 
+        options = self.options
         member = self._hub.join_group(
             stream, self.group, self.name, heartbeat_interval=options.heartbeat_interval, listener=changed
         )
-        runtime = Runtime(
-            self._hub.service,
-            member,
-            self._factory,
-            options,
-            stats=self.stats,
-            executor=self._executor,
-            listener=self._listener,
-            **how,
-        )
+        try:
+            runtime = Runtime(
+                self._hub.service,
+                member,
+                self._factory,
+                options,
+                stats=WorkerStats(),
+                executor=self._executor,
+                listener=self._listener,
+                over=self._end_others,
+                **how,
+            )
+        except BaseException:
+            member.leave()
+            raise
         begun.append(runtime)
         self._runtimes.append(runtime)
         runtime.start()
+
+    def _end_others(self) -> None:
+        """One part that ended by itself ends the others."""
+        for runtime in self._runtimes:
+            runtime.stop(self.options.stop_timeout)
 
     def _due_ms(self, tier: int, set_aside_ms: int) -> int:
         wall_ms = time.time_ns() // 1_000_000
@@ -162,11 +183,18 @@ class Worker:
     def stop(self, timeout: float | None = None) -> None:
         """Finish what runs, hand everything over, leave. Raises what ended the worker by itself, if it did.
 
-        After `timeout` seconds (`stop_timeout`) what still runs is given up: it can save nothing more.
+        After `timeout` seconds (`stop_timeout`) what still runs is given up: it can save nothing more. Called
+        by a processor, it only asks: what calls it is what would be waited for.
         """
+        if self._process != os.getpid():
+            return  # It was never started here.
         bound = self.options.stop_timeout if timeout is None else timeout
+        if not is_number(bound) or not 0 <= bound <= DURATION_S_MAX:
+            raise InvalidInput("timeout", timeout, f"seconds from 0 to {DURATION_S_MAX:g}")
         for runtime in self._runtimes:
             runtime.stop(bound)
+        if any(runtime.is_in_user_code for runtime in self._runtimes):
+            return
         self.wait(bound + _LEAVE_S)
         if self.error is not None:
             raise self.error
@@ -184,15 +212,14 @@ class Worker:
         asked = threading.Event()
         with _signals(asked):
             self.start()
-            while not asked.wait(_POLL_S) and not self._is_at_end():
+            while not asked.wait(_POLL_S) and self.is_running:
                 pass
             self.stop()
 
-    def _is_at_end(self) -> bool:
-        """One part that ended by itself ends the others."""
-        if any(runtime.is_over.is_set() for runtime in self._runtimes):
-            return True
-        return self._drainer is not None and self._drainer.is_drained(self._runtimes[0])
+    @property
+    def stats(self) -> WorkerStats:
+        """What it has done so far, in figures."""
+        return WorkerStats.sum(runtime.stats for runtime in self._runtimes)
 
     @property
     def is_running(self) -> bool:
@@ -253,11 +280,8 @@ class Drainer:
     ) -> None:
         self._service, self._stream, self._group, self._targets = service, stream, group, targets
 
-    def is_drained(self, runtime: Runtime) -> bool:
-        """Asks the hub only once this worker has nothing left to do."""
-        if not runtime.is_drained:
-            return False
-        here = set(runtime.held)
+    def is_drained(self, here: Collection[ShardId]) -> bool:
+        """Asks the hub about what others hold; `here` are the shards that are done with by who asks."""
         info = self._service.groups.describe(self._stream, self._group)
         return is_drained(info, self._targets, here)
 
@@ -283,7 +307,8 @@ def _signals(asked: threading.Event) -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            # None: it was not set from Python, and cannot be set again from here.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 _POLL_S: Final = 0.1

@@ -34,7 +34,7 @@ class Origin:
             f"{_PREFIX}offset": str(self.offset).encode(),
             f"{_PREFIX}timestamp": str(self.timestamp).encode(),
             f"{_PREFIX}attempts": str(self.attempts).encode(),
-            f"{_PREFIX}error": self.error.encode(),
+            f"{_PREFIX}error": self.error.encode(errors="replace"),
         }
 
 

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import islice
 
 from shoal.core.errors import CheckpointMisuse, LeaseLost
 from shoal.core.model import ShardId
@@ -170,6 +171,9 @@ class Lane:
     finished: int = 0
     """`process` came back from all of the lane's records below, or they were set aside."""
     queue: deque[Piece] = field(default_factory=deque)
+    """Changed by the methods below alone."""
+    queued_bytes: int = 0
+    """Of the queue; counted along, as it may hold very many small pieces."""
     missing: tuple[int, int] | None = None
     """From where, and until where, its records are to be fetched once more, before all that is queued."""
     task: Task | None = None
@@ -184,10 +188,36 @@ class Lane:
     failure: Failure | None = None
     streak: Streak = NO_STREAK
 
+    said: int = 0
+    """Declared done since the task began. Who went back may have declared more before, and wants it again."""
+    is_told_stuck: bool = False
+    """That its task takes too long has been said."""
+
+    def put(self, pieces: Iterable[Piece]) -> None:
+        """Behind all that is queued."""
+        for piece in pieces:
+            self.queue.append(piece)
+            self.queued_bytes += piece.bytes
+
+    def take(self) -> Piece:
+        """What is at the head goes."""
+        piece = self.queue.popleft()
+        self.queued_bytes -= piece.bytes
+        return piece
+
+    def put_first(self, pieces: Sequence[Piece]) -> None:
+        """Before all that is queued."""
+        self.queue.extendleft(reversed(pieces))
+        self.queued_bytes += sum(piece.bytes for piece in pieces)
+
     @property
-    def is_owing(self) -> bool:
-        """It was given, or will be, what it has not declared done."""
-        return bool(self.queue) or self.done < self.handed or self.missing is not None
+    def owes_from(self) -> int | None:
+        """Below this all of its records are done; None: all that came for it is."""
+        if self.done < self.handed or self.missing is not None:
+            return self.done
+        # At the head is what runs now; it may be declared done already.
+        left = (piece for piece in islice(self.queue, 2) if piece.next > self.done)
+        return next((max(self.done, piece.first) for piece in left), None)
 
 
 class Tenure:
@@ -218,6 +248,8 @@ class Tenure:
         self._rules = rules
         self._limit = limit
         self._is_end_refused = False
+        self._asked: Reason | None = None
+        """Someone wants it, even if its end came first."""
         self.lanes = [
             Lane(number, done=max(checkpoint, mark), handed=max(checkpoint, mark))
             for number, mark in enumerate(marks)
@@ -228,7 +260,8 @@ class Tenure:
     @property
     def checkpoint(self) -> int:
         """The end of the finished prefix: below it every lane has declared everything done."""
-        return min([self.fetched, *(lane.done for lane in self.lanes if lane.is_owing)])
+        owed = (lane.owes_from for lane in self.lanes)
+        return min([self.fetched, *(offset for offset in owed if offset is not None)])
 
     @property
     def marks(self) -> Sequence[int]:
@@ -238,7 +271,7 @@ class Tenure:
     @property
     def queued_bytes(self) -> int:
         """Of what was fetched and not yet finished."""
-        return sum(piece.bytes for lane in self.lanes for piece in lane.queue)
+        return sum(lane.queued_bytes for lane in self.lanes)
 
     @property
     def blocked(self) -> Blocked | None:
@@ -284,11 +317,12 @@ class Tenure:
 
     def got(self, pieces: Sequence[Sequence[Piece]], next_offset: int, *, is_end: bool) -> None:
         """Records came, for each lane its pieces. What comes after a stop is of no use any more."""
+        assert len(pieces) == len(self.lanes), f"{len(pieces)} lanes of {len(self.lanes)}"
         self.is_fetching = False
         if self.phase is not Phase.PROCESSING:
             return
         for lane, mine in zip(self.lanes, pieces, strict=True):
-            lane.queue.extend(mine)
+            lane.put(mine)
         self.fetched = next_offset
         if is_end:
             self.end = next_offset
@@ -298,12 +332,23 @@ class Tenure:
         self.is_fetching = False
         self.fetch_due_ms = due_ms
 
-    def jump(self, to: int) -> int:
-        """Retention was faster, and the user said to go on behind it: how many records were never seen."""
+    def jump(self, to: int, lane_number: int | None = None) -> int:
+        """Retention was faster, and the user said to go on behind it: how many records were never seen.
+
+        `lane_number`: the lane that wanted them once more; it has seen them.
+        """
         self.is_fetching = False
-        skipped = max(0, to - self.fetched)
-        self.fetched = max(self.fetched, to)
-        return skipped
+        if self.phase is not Phase.PROCESSING:
+            return 0
+        if lane_number is None:
+            skipped = max(0, to - self.fetched)
+            self.fetched = max(self.fetched, to)
+            return skipped
+        lane = self.lanes[lane_number]
+        if lane.missing is not None:
+            low, until = lane.missing
+            lane.missing = (max(low, to), until) if to < until else None
+        return 0
 
     def got_again(self, lane_number: int, pieces: Sequence[Piece], next_offset: int) -> None:
         """A part of what a lane wanted once more came; the next part goes behind it."""
@@ -312,20 +357,21 @@ class Tenure:
         if self.phase is not Phase.PROCESSING or lane.missing is None:
             return
         until = lane.missing[1]
-        behind = [piece for piece in lane.queue if piece.first >= until]
-        lane.queue = deque([*(piece for piece in lane.queue if piece.first < until), *pieces, *behind])
+        before = []
+        while lane.queue and lane.queue[0].first < until:
+            before.append(lane.take())
+        lane.put_first([*before, *pieces])
         lane.missing = (next_offset, until) if next_offset < until else None
 
     def returned(self, lane_number: int, back_to: int | None = None) -> None:
         """A task came back. `back_to`: `process` wants to go on from there, which it was given before."""
-        lane = self.lanes[lane_number]
-        task, lane.task = lane.task, None
+        lane, task = self._finish(lane_number)
         lane.attempts, lane.due_ms, lane.failure = 0, None, None
         match task:
             case Initialize():
                 lane.is_ready = True
             case Process(piece=piece):
-                lane.queue.popleft()
+                lane.take()
                 lane.streak = NO_STREAK
                 lane.finished = piece.next if back_to is None else min(piece.next, back_to)
                 if back_to is not None:
@@ -334,20 +380,18 @@ class Tenure:
                 if back_to is not None and back_to < lane.handed:
                     lane.missing = (back_to, lane.handed)
             case SetAside(offset=offset):
-                lane.queue.popleft()
+                lane.take()
                 lane.aside = None
+                # If all before it is declared done, it is too: it is durable elsewhere.
+                if lane.done >= lane.finished:
+                    lane.done = max(lane.done, offset + 1)
                 lane.finished = offset + 1
-                if lane.done == offset:
-                    lane.done = offset + 1
             case ShutDown():
                 lane.is_shut = True
-            case None:
-                raise AssertionError(f"lane {lane_number} ran nothing that could return")
 
     def raised(self, lane_number: int, failure: Failure, now_ms: int, dice: float) -> list[Action]:
         """A task failed. What follows is the policy's to say; nothing is passed over."""
-        lane = self.lanes[lane_number]
-        task, lane.task = lane.task, None
+        lane, task = self._finish(lane_number)
         if isinstance(task, ShutDown) and task.reason is not Reason.ENDED:
             lane.is_shut = True  # It had its chance; what it saved is saved.
             return []
@@ -356,24 +400,27 @@ class Tenure:
         match task:
             case ShutDown():
                 lane.is_shut = True
-                if self.end is not None and self.persisted >= self.end:
+                if self._is_over():
                     return []  # The store knows that it is over.
                 self._is_end_refused = True
             case Process():
-                left = _left(lane.queue[0], lane.done)
+                left = _left(lane.queue[0], lane.said)
                 if left is None:
-                    lane.queue.popleft()  # It failed after it had declared everything done.
-                else:
-                    lane.queue[0] = left
-                    if self._rules.policy is Policy.BEST_TRIED and self._is_narrowed(lane, failure):
-                        return []
+                    # It failed after it had declared everything done: nothing is to be tried again.
+                    lane.finished = lane.take().next
+                    lane.attempts, lane.failure = 0, None
+                    return self._stopped_by(failure)
+                lane.take()
+                lane.put_first([left])
+                if self._rules.policy is Policy.BEST_TRIED and self._is_narrowed(lane, failure):
+                    return []
         self._hold(lane, failure, now_ms, dice)
-        return [StopWorker(failure=failure)] if self._rules.policy is Policy.STOP else []
+        return self._stopped_by(failure)
 
     def postponed(self, lane_number: int, due_ms: int) -> None:
         """The task was not begun, or not finished, for want of a valid deadline: it begins anew then."""
-        lane = self.lanes[lane_number]
-        lane.task, lane.due_ms = None, due_ms
+        lane, _ = self._finish(lane_number)
+        lane.due_ms = due_ms
 
     def save(self, lane_number: int, offset: int | None) -> int:
         """The user declares the lane's records below `offset` done (None: all that it came back from)."""
@@ -386,10 +433,12 @@ class Tenure:
                 "offset", wanted, f"shard {self.shard}: records were given only up to {lane.handed}"
             )
         lane.done = max(lane.done, wanted)
+        lane.said = max(lane.said, wanted)
         return lane.done
 
     def ask(self, reason: Reason) -> None:
         """Hand over, or stop: what runs may finish, and nothing new begins."""
+        self._asked = self._asked or reason
         if self.reason is None:
             self.reason = reason
             self.phase = Phase.STOPPING
@@ -402,23 +451,28 @@ class Tenure:
         if self.phase is Phase.STOP_COMPLETED or self.reason is Reason.LOST:
             return
         self.end = self.end if end is None else end
-        is_over = self.end is not None and self.persisted >= self.end
-        self.reason = Reason.ENDED if is_over else Reason.LOST
+        self.reason = Reason.ENDED if self._is_over() else Reason.LOST
         self.phase = Phase.STOPPING
 
     def give_up(self) -> Release:
         """Let go while user code still runs: it has been waited for long enough. It can save nothing more."""
+        assert self.phase is not Phase.STOP_COMPLETED, "there is nothing left to give up"
         released = Release(checkpoint=self.checkpoint, marks=self.marks)
         self.reason, self.phase = Reason.LOST, Phase.STOPPING
         return released
 
     def stuck(self, now_ms: int, timeout_ms: int) -> list[Lane]:
-        """Lanes whose `process` has been running for longer than that."""
-        return [
+        """Lanes whose `process` has been running for longer than that; each call is told of once."""
+        found = [
             lane
             for lane in self.lanes
-            if isinstance(lane.task, Process) and now_ms - lane.began_ms > timeout_ms
+            if isinstance(lane.task, Process)
+            and now_ms - lane.began_ms > timeout_ms
+            and not lane.is_told_stuck
         ]
+        for lane in found:
+            lane.is_told_stuck = True
+        return found
 
     # --- What to do next. ----------------------------------------------------------------------------
 
@@ -432,12 +486,12 @@ class Tenure:
             self.phase, self.reason = Phase.STOPPING, Reason.ENDED
         actions: list[Action] = []
         for lane in self.lanes:
-            if lane.task is None and (
-                lane.due_ms is None or lane.due_ms <= now_ms or self.reason is not None
-            ):
+            if lane.due_ms is not None and (lane.due_ms <= now_ms or self.reason is not None):
+                lane.due_ms = None  # Whether or not there is anything to do: nobody waits for a time gone by.
+            if lane.task is None and lane.due_ms is None:
                 task = self._next_task(lane, now_ms)
                 if task is not None:
-                    lane.task, lane.due_ms, lane.began_ms = task, None, now_ms
+                    self._start(lane, task, now_ms)
                     actions.append(task)
         if self.phase is Phase.STOPPING and all(
             lane.is_shut or not lane.is_ready for lane in self.lanes if lane.task is None
@@ -450,8 +504,20 @@ class Tenure:
         if self.phase is not Phase.PROCESSING or self._is_at_work() or self.due_ms() is not None:
             return []
         for lane in self.lanes:
-            lane.task, lane.began_ms = ProcessNothing(lane=lane.number), now_ms
+            self._start(lane, ProcessNothing(lane=lane.number), now_ms)
         return [lane.task for lane in self.lanes if lane.task is not None]
+
+    @staticmethod
+    def _start(lane: Lane, task: Task, now_ms: int) -> None:
+        lane.task, lane.began_ms, lane.is_told_stuck, lane.said = task, now_ms, False, 0
+
+    def _finish(self, lane_number: int) -> tuple[Lane, Task]:
+        """The lane runs nothing from here on; what it ran."""
+        lane = self.lanes[lane_number]
+        task = lane.task
+        assert task is not None, f"lane {lane_number} runs nothing that could end"
+        lane.task = None
+        return lane, task
 
     def _next_task(self, lane: Lane, now_ms: int) -> Task | None:
         match self.phase:
@@ -475,9 +541,11 @@ class Tenure:
     def _complete(self) -> list[Action]:
         if any(lane.task is not None for lane in self.lanes):
             return []
-        if self._is_end_refused:
-            self._reopen()
-            return []
+        if self._is_end_refused and self.reason is Reason.ENDED and not self._is_over():
+            if self._asked is None:
+                self._reopen()
+                return []
+            self.reason = self._asked  # Its end is not saved, and another wants it: there it comes again.
         self.phase = Phase.STOP_COMPLETED
         if self.reason is Reason.LOST:
             return [Release(checkpoint=None, marks=())]
@@ -486,10 +554,17 @@ class Tenure:
             return [Release(checkpoint=self.end, marks=())]
         return [Release(checkpoint=self.checkpoint, marks=self.marks)]
 
+    def _is_over(self) -> bool:
+        """The store knows that it was consumed to its end."""
+        return self.end is not None and self.persisted >= self.end
+
     def _is_at_work(self) -> bool:
         return any(lane.queue or lane.missing or lane.task is not None for lane in self.lanes)
 
     # --- Failures. -----------------------------------------------------------------------------------
+
+    def _stopped_by(self, failure: Failure) -> list[Action]:
+        return [StopWorker(failure=failure)] if self._rules.policy is Policy.STOP else []
 
     def _hold(self, lane: Lane, failure: Failure, now_ms: int, dice: float) -> None:
         """Try again later, in place."""
@@ -506,8 +581,8 @@ class Tenure:
         if failure.is_outage:
             return False
         if len(piece.offsets) > 1:
-            lane.queue.popleft()
-            lane.queue.extendleft(reversed(_narrowed(piece, failure.reached)))
+            lane.take()
+            lane.put_first(_narrowed(piece, failure.reached))
             return True
         lane.streak = lane.streak.failed(failure.kind)
         if is_outage(self._rules, lane.streak, is_said=False):
@@ -520,9 +595,10 @@ class Tenure:
         self.phase, self.reason, self.end, self._is_end_refused = Phase.INITIALIZING, None, None, False
         self.fetched = self.checkpoint
         for lane in self.lanes:
-            lane.queue.clear()
+            while lane.queue:
+                lane.take()
             lane.is_ready = lane.is_shut = False
-            lane.handed = lane.done = max(lane.done, self.fetched)
+            lane.handed = lane.done = lane.finished = max(lane.done, self.fetched)
 
 
 def _left(piece: Piece, done: int) -> Piece | None:

@@ -351,7 +351,7 @@ class ProcessorFailed(ShoalError):
 
 
 class CheckpointMisuse(InvalidInput):
-    """A checkpointer used as it cannot be: past what was given, from another thread, or in a fork."""
+    """A checkpointer used as it cannot be: past what was given, with nonsense, or in a forked child."""
 
 
 class StrategyRefused(ShoalError):

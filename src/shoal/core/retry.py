@@ -65,6 +65,15 @@ class FailureRules:
     """So many records in a row that fail alike are no poison: the sink is out, and is waited for."""
 
     def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "policy", Policy(self.policy))
+        except ValueError as error:
+            raise InvalidInput("policy", self.policy, f"one of {', '.join(Policy)}") from error
+        delays: object = self.delays_s
+        if not isinstance(delays, Sequence):
+            raise InvalidInput("delays_s", self.delays_s, "a list of seconds, one for each further attempt")
+        if not isinstance(self.backoff, Backoff):
+            raise InvalidInput("backoff", self.backoff, "a Backoff")
         if not is_whole(self.max_attempts) or not 1 <= self.max_attempts <= ATTEMPTS_MAX:
             raise InvalidInput("max_attempts", self.max_attempts, f"from 1 to {ATTEMPTS_MAX}")
         if not is_whole(self.outage_after) or self.outage_after < 1:

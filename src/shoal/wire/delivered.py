@@ -39,6 +39,7 @@ class Delivered(Batch):
     def __iter__(self) -> Iterator[Record]:
         clock_ns = self._clock_ns
         until_ns = self._guard()
+        self.is_through = False  # Whoever loops a second time is in its midst again.
         for record in super().__iter__():
             if clock_ns() >= until_ns:
                 until_ns = self._guard()
@@ -49,6 +50,9 @@ class Delivered(Batch):
     @property
     def declared(self) -> int:
         """What a save without an offset means: all of it, or, in the midst of a loop, up to this record."""
-        if self.reached is None or self.is_through:
-            return self.next_offset
-        return self.reached + 1
+        return self.next_offset if self.suspect is None else self.suspect + 1
+
+    @property
+    def suspect(self) -> int | None:
+        """The record that a loop is at; None if none is: then all of them, or none, were looked at."""
+        return None if self.is_through else self.reached

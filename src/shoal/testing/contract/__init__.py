@@ -26,6 +26,7 @@ from shoal.testing.contract.sharding import ShardContract
 from shoal.testing.contract.sharing import SharingContract
 from shoal.testing.contract.streams import StreamContract
 from shoal.testing.contract.suite import HubSuite
+from shoal.testing.contract.working import WorkerContract
 
 __all__ = ["HubContract", "HubSuite"]
 
@@ -44,5 +45,6 @@ class HubContract(
     GroupContract,
     OwnershipContract,
     BeatContract,
+    WorkerContract,
 ):
     """Every test of the contract. Override `hub_url`, or also `hub` to share one hub among the tests."""

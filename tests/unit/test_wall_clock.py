@@ -1,0 +1,66 @@
+"""A wall clock that jumps must not matter: this reads the source for whoever looks at one."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import shoal
+
+HOUSE = Path(shoal.__file__).parent
+WALL = {"time", "time_ns", "now", "today", "utcnow", "localtime", "gmtime", "CLOCK_REALTIME"}
+ALLOWED = {
+    "consumer/worker.py:_due_ms": "bounded by core.aside.due_ms: nobody waits longer than the delay",
+    "consumer/aside.py:put": "what due_ms counts from",
+    "hub/groups.py:_now_ms": "notes of the history, for people",
+    "hub/local.py:_now_ms": "when something was created or appended, for people and for retention by age",
+    "hub/committer.py:_settle": "when something was appended; it never goes down within a shard",
+    "connect.py:_now_ms": "the timestamp of a record that was given none",
+    "producer/producer.py:send": "the timestamp of a record that was given none",
+    "producer/producer.py:send_batch": "the timestamp of a record that was given none",
+    "hub/leased.py:_record": "notes of the history, for people",
+    "store/sql/lease_rows.py:_stamps": "update_time, for people",
+}
+
+
+def looks(source: str) -> Iterator[str]:
+    """Functions in which a wall clock is looked at."""
+    tree = ast.parse(source)
+    for outer in ast.walk(tree):
+        if isinstance(outer, ast.FunctionDef):
+            for node in ast.walk(outer):
+                if isinstance(node, ast.Call):
+                    name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                    if name in WALL:
+                        yield outer.name
+                if isinstance(node, ast.Attribute) and node.attr == "CLOCK_REALTIME":
+                    yield outer.name
+
+
+def test_the_wall_clock_is_looked_at_only_where_a_jump_does_no_harm() -> None:
+    found = set()
+    for room in HOUSE.rglob("*.py"):
+        where = room.relative_to(HOUSE).as_posix()
+        if not where.startswith(("cli/", "testing/")):
+            found |= {f"{where}:{name}" for name in looks(room.read_text())}
+    unknown = {one for one in found if one not in ALLOWED and one.partition(":")[0] not in ALLOWED}
+    assert not unknown, f"is a jump of the wall clock harmless here? {sorted(unknown)}"
+    assert {"consumer/worker.py:_due_ms", "consumer/aside.py:put"} == {
+        one for one in found if one.startswith("consumer/")
+    }
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "time.time()",
+        "time.time_ns()",
+        "datetime.now(UTC)",
+        "time_ns()",
+        "time.clock_gettime(time.CLOCK_REALTIME)",
+    ],
+)
+def test_the_look_at_the_source_catches_a_wall_clock(planted: str) -> None:
+    assert list(looks(f"def deadline():\n    return {planted}")) == ["deadline"]
+    assert list(looks("def deadline():\n    return time.monotonic() + boot_ms()")) == []
