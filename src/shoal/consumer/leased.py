@@ -114,8 +114,9 @@ class LeasedMembership(Member):
 
     @property
     def error(self) -> ShoalError | None:
-        """Why the membership ended by itself."""
-        return self._error or self._consumer.error
+        """Why the membership ended by itself. One that was expired has not: it joins again."""
+        ended = self._consumer.error
+        return self._error or (ended if isinstance(ended, NameTaken) else None)
 
     def may_act(self, shard: int, epoch: int) -> bool:
         """Whether a batch of this shard may be handed to user code at this moment."""
