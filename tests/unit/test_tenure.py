@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from shoal.core.checkpoint import Checkpoint, is_same
 from shoal.core.delivery import (
     Action,
     Blocked,
@@ -36,7 +37,7 @@ STOP = FailureRules(policy=Policy.STOP, backoff=Backoff(first_s=1.0, jitter=0))
 
 
 def tenure(rules: FailureRules = STRICT, *, at: int = 0, lanes: int = 1, limit: int | None = None) -> Tenure:
-    return Tenure(ShardId(3), 7, at, rules, marks=(0,) * lanes, limit=limit)
+    return Tenure(ShardId(3), 7, at, rules, lanes=lanes, limit=limit)
 
 
 def processing(
@@ -114,7 +115,7 @@ def test_a_shard_waits_initializes_processes_stops_and_completes() -> None:
     made.returned(0)
     assert begun(made) == [ShutDown(lane=0, reason=Reason.MOVED)]
     made.returned(0)
-    assert begun(made) == [Release(checkpoint=2, marks=[2])]
+    assert begun(made) == [Release(checkpoint=2)]
     assert phase(made) is Phase.STOP_COMPLETED
     assert begun(made) == []
 
@@ -128,7 +129,7 @@ def test_begin_matters_only_to_one_that_waits() -> None:
 def test_one_that_never_began_is_released_without_a_word_to_user_code() -> None:
     made = tenure(at=5)
     made.ask(Reason.STOPPED)
-    assert begun(made) == [Release(checkpoint=5, marks=[5])]
+    assert begun(made) == [Release(checkpoint=5)]
 
 
 def test_one_asked_for_while_it_initializes_is_shut_down_after_it() -> None:
@@ -162,7 +163,7 @@ def test_initialize_that_raises_on_the_way_out_is_not_shut_down() -> None:
     begun(made)
     made.ask(Reason.STOPPED)
     assert made.raised(0, ODD, 0, 0.5) == []
-    assert begun(made) == [Release(checkpoint=0, marks=[0])]
+    assert begun(made) == [Release(checkpoint=0)]
 
 
 @pytest.mark.parametrize("lanes", [1, 3])
@@ -212,7 +213,7 @@ def test_the_end_is_saved_for_the_user_when_shutdown_returned() -> None:
     made.returned(0)
     assert begun(made) == [ShutDown(lane=0, reason=Reason.ENDED)]
     made.returned(0)
-    assert begun(made) == [Release(checkpoint=2, marks=())]
+    assert begun(made) == [Release(checkpoint=2)]
 
 
 def test_a_shard_that_ends_without_a_record_is_shut_down_too() -> None:
@@ -242,7 +243,7 @@ def test_when_shutdown_of_an_ended_shard_raises_what_was_not_saved_comes_again()
     made.returned(0)
     assert begun(made, 1000) == [ShutDown(lane=0, reason=Reason.ENDED)]
     made.returned(0)
-    assert begun(made, 1000) == [Release(checkpoint=3, marks=())]
+    assert begun(made, 1000) == [Release(checkpoint=3)]
 
 
 def test_when_shutdown_raises_after_the_store_has_the_end_the_shard_has_ended() -> None:
@@ -254,7 +255,7 @@ def test_when_shutdown_raises_after_the_store_has_the_end_the_shard_has_ended() 
     made.returned(0)
     begun(made)
     assert made.raised(0, ODD, 0, 0.5) == []
-    assert begun(made) == [Release(checkpoint=1, marks=())]
+    assert begun(made) == [Release(checkpoint=1)]
 
 
 def test_one_that_is_wanted_elsewhere_is_not_opened_again_when_its_last_shutdown_raises() -> None:
@@ -266,7 +267,7 @@ def test_one_that_is_wanted_elsewhere_is_not_opened_again_when_its_last_shutdown
     begun(made)
     made.ask(Reason.MOVED)
     made.raised(0, ODD, 0, 0.5)
-    assert begun(made) == [Release(checkpoint=1, marks=[1])]
+    assert begun(made) == [Release(checkpoint=1)]
     assert (made.phase, made.reason) == (Phase.STOP_COMPLETED, Reason.MOVED)
 
 
@@ -278,7 +279,7 @@ def test_one_that_is_lost_is_not_opened_again_when_its_last_shutdown_raises() ->
     begun(made)
     made.raised(0, ODD, 0, 0.5)
     made.lose(2)
-    assert begun(made) == [Release(checkpoint=None, marks=())]
+    assert begun(made) == [Release(checkpoint=None)]
 
 
 @pytest.mark.parametrize("reason", [Reason.MOVED, Reason.STOPPED])
@@ -291,7 +292,7 @@ def test_a_shutdown_that_raises_had_its_chance(reason: Reason) -> None:
     begun(made)
     made.save(0, None)
     assert made.raised(0, ODD, 0, 0.5) == []
-    assert begun(made) == [Release(checkpoint=2, marks=[2])]
+    assert begun(made) == [Release(checkpoint=2)]
 
 
 def test_one_that_is_lost_saves_nothing_and_releases_nothing() -> None:
@@ -307,7 +308,7 @@ def test_one_that_is_lost_saves_nothing_and_releases_nothing() -> None:
     with pytest.raises(LeaseLost):
         made.save(0, None)
     made.returned(0)
-    assert begun(made) == [Release(checkpoint=None, marks=())]
+    assert begun(made) == [Release(checkpoint=None)]
 
 
 @pytest.mark.parametrize(
@@ -347,7 +348,7 @@ def test_giving_up_releases_what_was_declared_done_and_nothing_later_counts() ->
     give(made, [0, 1, 2])
     process(made)
     made.save(0, 1)
-    assert made.give_up() == Release(checkpoint=1, marks=[1])
+    assert made.give_up() == Release(checkpoint=1)
     with pytest.raises(LeaseLost):
         made.save(0, 2)
     assert begun(made) == []
@@ -538,7 +539,7 @@ def test_what_is_brought_again_after_a_stop_is_dropped() -> None:
     made.got_again(0, [Piece([0, 1])], 2)
     assert begun(made) == [ShutDown(lane=0, reason=Reason.MOVED)]
     made.returned(0)
-    assert begun(made) == [Release(checkpoint=0, marks=[0])]
+    assert begun(made) == [Release(checkpoint=0)]
 
 
 def test_an_idle_call_comes_only_when_nothing_is_to_be_done_and_may_go_back() -> None:
@@ -647,7 +648,7 @@ def test_the_stop_policy_stops_the_worker_and_keeps_what_was_declared_done() -> 
     made.ask(Reason.STOPPED)
     assert begun(made) == [ShutDown(lane=0, reason=Reason.STOPPED)], "at once, whatever the delay"
     made.returned(0)
-    assert begun(made) == [Release(checkpoint=1, marks=[1])]
+    assert begun(made) == [Release(checkpoint=1)]
 
 
 def test_the_stop_policy_stops_even_if_everything_was_declared_done() -> None:
@@ -670,7 +671,7 @@ def test_the_stop_policy_stops_for_initialize_and_a_last_shutdown_too() -> None:
     begun(ended)
     assert ended.raised(0, ODD, 0, 0.5) == [StopWorker(failure=ODD)]
     ended.ask(Reason.STOPPED)
-    assert begun(ended) == [Release(checkpoint=0, marks=[0])]
+    assert begun(ended) == [Release(checkpoint=0)]
 
 
 def test_best_tried_finds_the_poison_at_once_if_it_is_told_where_the_loop_was() -> None:
@@ -809,7 +810,7 @@ def test_one_asked_for_before_a_record_was_set_aside_leaves_it_to_the_next_owner
     made.ask(Reason.MOVED)
     assert begun(made) == [ShutDown(lane=0, reason=Reason.MOVED)]
     made.returned(0)
-    assert begun(made) == [Release(checkpoint=0, marks=[0])]
+    assert begun(made) == [Release(checkpoint=0)]
 
 
 def test_a_record_that_waits_for_its_next_attempt_is_handed_out_when_it_is_due() -> None:
@@ -832,13 +833,13 @@ def test_the_checkpoint_is_the_end_of_the_finished_prefix_over_all_lanes() -> No
     begun(made)
     made.save(1, 4)
     made.returned(1)
-    assert (made.checkpoint, made.marks) == (0, [0, 4])
+    assert is_same(made.checkpoint, Checkpoint(0, [(0, 5)])), "the next of lane 1 is 5"
     made.save(0, 1)
     assert made.checkpoint == 1
     made.save(0, 3)
     made.returned(0)
     assert made.checkpoint == 4, "what comes next for lane 0 is 4, and for lane 1 it is 5"
-    assert made.marks == [4, 4]
+    assert is_same(made.checkpoint, Checkpoint(4, [(4, 5)]))
 
 
 def test_a_lane_that_gets_nothing_does_not_hold_the_checkpoint_back() -> None:
@@ -851,10 +852,10 @@ def test_a_lane_that_gets_nothing_does_not_hold_the_checkpoint_back() -> None:
     assert made.checkpoint == 5
 
 
-def test_what_lanes_had_done_beyond_the_checkpoint_is_known_to_the_next_tenure() -> None:
-    made = Tenure(ShardId(0), 1, 4, STRICT, marks=[4, 9])
-    assert made.checkpoint == 4
-    assert [lane.handed for lane in made.lanes] == [4, 9]
+def test_what_earlier_lanes_had_done_beyond_the_checkpoint_goes_on_with_it() -> None:
+    made = Tenure(ShardId(0), 1, Checkpoint(4, [(4, 9)]), STRICT)
+    assert made.done_before == ((4, 9),)
+    assert is_same(made.checkpoint, Checkpoint(4, [(4, 9)]))
 
 
 def test_all_lanes_are_shut_down_before_the_release() -> None:
@@ -865,7 +866,7 @@ def test_all_lanes_are_shut_down_before_the_release() -> None:
     made.raised(2, ODD, 0, 0.5)
     assert begun(made) == []
     made.returned(1)
-    assert begun(made) == [Release(checkpoint=0, marks=[0, 0, 0])]
+    assert begun(made) == [Release(checkpoint=0)]
 
 
 def test_a_save_never_goes_back_and_never_past_what_was_given() -> None:

@@ -165,7 +165,7 @@ class Shard:
 )
 def test_nothing_is_passed_over_or_overtaken(data: st.DataObject, lanes: int, policy: Policy) -> None:
     rules = FailureRules(policy=policy, backoff=Backoff(first_s=0.01, jitter=0), outage_after=3)
-    shard = Shard(Tenure(ShardId(0), 5, 0, rules, marks=(0,) * lanes), lanes, rules)
+    shard = Shard(Tenure(ShardId(0), 5, 0, rules, lanes=lanes), lanes, rules)
     shard.tenure.begin()
     stop = data.draw(st.sampled_from([None, None, Reason.MOVED, Reason.STOPPED, Reason.LOST]))
     stop_after = data.draw(st.integers(0, 60))

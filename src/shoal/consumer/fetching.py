@@ -5,7 +5,7 @@ Reads run in a few threads. A shard that has nothing new waits without one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from shoal.consumer.membership import Membership
@@ -16,7 +16,7 @@ from shoal.core.model import ShardId
 from shoal.core.reading import ReadLimits
 from shoal.ports import HubService, Place, ShardEnd
 from shoal.wire.batch import Batch
-from shoal.wire.lanes import lanes_of
+from shoal.wire.lanes import done_before, lanes_of
 
 DueMs = Callable[[int, int], int]
 """Of a shard and a record's timestamp: when it may be handed out."""
@@ -119,18 +119,20 @@ class Fetcher:
             self._following.add(ShardEnd(self._stream_id, tenure.shard), wanted.offset)
         marks = [lane.handed if wanted.lane is None else 0 for lane in tenure.lanes]
         return Found(
-            pieces=self._pieces(batch, marks),
+            pieces=self._pieces(batch, marks, done_before(batch, tenure.done_before)),
             next_offset=batch.next_offset,
             is_end=batch.end_of_shard,
             batch=batch,
         )
 
-    def _pieces(self, batch: Batch, marks: Sequence[int]) -> list[list[Piece]]:
-        """For each lane its records, in pieces. What a lane had done before it was ours is left out."""
+    def _pieces(self, batch: Batch, marks: Sequence[int], done: Collection[int]) -> list[list[Piece]]:
+        """For each lane its records, in pieces. What was done before is left out."""
         size = batch.nbytes
         cut: list[list[Piece]] = []
         for offsets, mark in zip(lanes_of(batch, len(marks)), marks, strict=True):
-            left = [offset for offset in offsets if offset >= mark] if mark > batch.first_offset else offsets
+            left = offsets
+            if mark > batch.first_offset or done:
+                left = [offset for offset in offsets if offset >= mark and offset not in done]
             parts = [left[at : at + self._piece_records] for at in range(0, len(left), self._piece_records)]
             cut.append(
                 [Piece(part, size * len(part) // len(batch), batch, self._due(batch, part)) for part in parts]

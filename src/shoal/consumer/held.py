@@ -14,6 +14,7 @@ from shoal.consumer.checkpointer import Checkpointer
 from shoal.consumer.membership import BOOT_CLOCK, Membership
 from shoal.consumer.processor import Factory, Processor
 from shoal.core.checking import is_whole
+from shoal.core.checkpoint import is_same, later
 from shoal.core.delivery import Failure, Initialize, Process, ProcessNothing, SetAside, ShutDown, Task, Tenure
 from shoal.core.errors import Fenced, LeaseLost, NotOwner, ShoalError
 from shoal.wire.batch import Batch
@@ -61,6 +62,9 @@ class Held:
         self.nothing: Batch | None = None
         """An empty batch of this shard."""
         self.asked_ns: int | None = None
+        self.shown: str | None = None
+        """What people were last told that holds it up, and when."""
+        self.shown_s = 0.0
         self._member = member
         self._factory = factory
         self._lock = lock
@@ -173,7 +177,7 @@ class Held:
         tenure = self.tenure
         with self._lock:
             checkpoint = tenure.checkpoint
-            if checkpoint <= tenure.persisted:
+            if checkpoint < tenure.persisted or is_same(checkpoint, tenure.persisted):
                 return
         if not self.is_mine:
             raise LeaseLost(shard=tenure.shard, epoch=tenure.epoch)
@@ -182,7 +186,7 @@ class Held:
         except (NotOwner, Fenced) as error:
             raise LeaseLost(shard=tenure.shard, epoch=tenure.epoch) from error
         with self._lock:
-            tenure.persisted = max(tenure.persisted, checkpoint)
+            tenure.persisted = later(tenure.persisted, checkpoint)
 
     @property
     def is_mine(self) -> bool:

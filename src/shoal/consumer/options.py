@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal
@@ -57,7 +57,8 @@ class WorkerOptions:
     """Call `process` with an empty batch when there was nothing for so long."""
     parallelism: int = 1
     """Lanes of a shard, by key: each has a processor of its own."""
-    failure: FailureRules = field(default_factory=FailureRules)
+    failure: FailureRules | None = None
+    """None: as the group says, with the usual figures."""
     outages: tuple[type[BaseException], ...] = (ConnectionError, TimeoutError)
     """Errors that mean the sink is out, and no record is to blame."""
     create_group: bool = True
@@ -88,7 +89,7 @@ class WorkerOptions:
                 object.__setattr__(self, name, kind(getattr(self, name)))
             except ValueError as error:
                 raise InvalidInput(name, getattr(self, name), f"one of {', '.join(kind)}") from error
-        if not isinstance(self.failure, FailureRules):
+        if self.failure is not None and not isinstance(self.failure, FailureRules):
             raise InvalidInput("failure", self.failure, "FailureRules(policy=…)")
         kinds: object = self.outages
         if not isinstance(kinds, tuple) or not all(

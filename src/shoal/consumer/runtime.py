@@ -36,9 +36,11 @@ from shoal.core.delivery import (
     Task,
     Tenure,
 )
+from shoal.core.describing import Block
 from shoal.core.errors import HubClosed, OffsetExpired, ProcessorFailed, ShoalError
 from shoal.core.lineage import ancestors
 from shoal.core.model import ShardId, StreamInfo
+from shoal.core.retry import FailureRules
 from shoal.ports import HubService
 from shoal.wire.batch import Batch
 
@@ -49,6 +51,8 @@ Drained = Callable[[Collection[ShardId]], bool]
 
 _log: Final = logging.getLogger("shoal.worker")
 
+_SHOWN_S: Final = 5.0
+"""How often the number of attempts is shown anew while a shard is held up."""
 _TICK_S: Final = 0.5
 """The longest that the thread sleeps: it looks at its timers at least so often."""
 _REFETCH_MS: Final = 200
@@ -72,6 +76,7 @@ class Runtime:
         member: Membership,
         factory: Factory,
         options: WorkerOptions,
+        rules: FailureRules,
         *,
         stats: WorkerStats,
         executor: Executor | None = None,
@@ -94,6 +99,7 @@ class Runtime:
         self.stats = stats
         self._listener = listener
         self._aside = aside
+        self._rules = rules
         self._targets = targets
         self._drained, self._over = drained, over
         self._drained_at_s: float | None = 0.0
@@ -197,6 +203,7 @@ class Runtime:
                     self._carry_out(held, action, releases)
                 self._fetch(held)
             self._old = [held for held in self._old if held.tenure.phase is not Phase.STOP_COMPLETED]
+        self._show_blocks()
         if releases:
             self._release(releases)
 
@@ -284,6 +291,27 @@ class Runtime:
             exc_info=error,
         )
 
+    def _show_blocks(self) -> None:
+        """Let people see what holds a shard up, and that nothing does any more; not with every attempt."""
+        now_s = time.monotonic()
+        for held in self.held.values():
+            blocked = held.tenure.blocked
+            error = None if blocked is None else f"{blocked.failure.kind}: {blocked.failure.text}"
+            is_due = error is not None and now_s - held.shown_s >= _SHOWN_S
+            if error != held.shown or is_due:
+                held.shown, held.shown_s = error, now_s
+                block = None
+                if blocked is not None and error is not None:
+                    block = Block(epoch=held.tenure.epoch, attempts=blocked.attempts, error=error)
+                self._fetcher.run(partial(self._show_block, held.tenure.shard, block))
+
+    def _show_block(self, shard: ShardId, block: Block | None) -> None:
+        """In a fetching thread. What people do not see, they see with the next attempt."""
+        try:
+            self._service.groups.block(self._member.group_id, shard, block)
+        except ShoalError as error:
+            _log.info("%s shows what holds up shard %s: %s", self._member.name, shard, error)
+
     # --- Shards come and go. -------------------------------------------------------------------------
 
     def _follow_leases(self) -> None:
@@ -308,8 +336,8 @@ class Runtime:
             shard,
             epoch,
             checkpoint,
-            self._options.failure,
-            marks=(0,) * self._options.parallelism,
+            self._rules,
+            lanes=self._options.parallelism,
             limit=None if self._targets is None else self._targets.get(shard, 0),
         )
         held = Held(tenure, self._member, self._factory, self._lock, self._options.outages)

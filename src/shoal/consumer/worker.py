@@ -30,10 +30,11 @@ from shoal.core.aside import due_ms
 from shoal.core.checking import is_number
 from shoal.core.draining import is_drained
 from shoal.core.errors import GroupExists, InvalidInput, UnknownGroup
+from shoal.core.group import GroupSettings
 from shoal.core.limits import DURATION_S_MAX
 from shoal.core.model import ShardId, StreamName
 from shoal.core.names import checked_name, stream_name
-from shoal.core.retry import Policy
+from shoal.core.retry import FailureRules, Policy
 from shoal.ports import HubService
 
 _log: Final = logging.getLogger("shoal.worker")
@@ -102,6 +103,7 @@ class Worker:
         self._factory = factory_of(processor)
         self._executor = executor
         self._listener = listener
+        self._rules = FailureRules()
         self._runtimes: list[Runtime] = []
         self._process: int | None = None
         """Where it was started; in a forked child it is not."""
@@ -126,16 +128,17 @@ class Worker:
     def _start(self) -> None:
         options = self.options
         stream = self._hub.service.describe_stream(self._stream)
-        self._see_group(str(self._stream), is_retry=False)
+        settings = self._see_group(str(self._stream), is_retry=False)
+        self._rules = options.failure or FailureRules(policy=settings.policy)
         aside = None
-        if options.failure.policy is Policy.BEST_TRIED:
-            aside = Aside(self._hub, stream, self.group, options.failure)
+        if self._rules.policy is Policy.BEST_TRIED:
+            aside = Aside(self._hub, stream, self.group, self._rules)
         drained = targets = None
         if options.until is not None:
             targets = {shard.id: shard.next_offset for shard in stream.shards}
             drained = Drainer(self._hub.service, self._stream, self.group, targets).is_drained
         self._begin(str(self._stream), aside=aside, targets=targets, drained=drained)
-        if aside is not None and options.failure.max_attempts > 1:
+        if aside is not None and self._rules.max_attempts > 1:
             aside.see_retry()
             self._see_group(str(aside.retry), is_retry=True)
             self._begin(str(aside.retry), aside=aside, due_ms=self._due_ms)
@@ -158,6 +161,7 @@ class Worker:
                 member,
                 self._factory,
                 options,
+                self._rules,
                 stats=WorkerStats(),
                 executor=self._executor,
                 listener=self._listener,
@@ -178,7 +182,7 @@ class Worker:
 
     def _due_ms(self, tier: int, set_aside_ms: int) -> int:
         wall_ms = time.time_ns() // 1_000_000
-        return due_ms(self.options.failure, tier, set_aside_ms, wall_ms, boot_ms())
+        return due_ms(self._rules, tier, set_aside_ms, wall_ms, boot_ms())
 
     def stop(self, timeout: float | None = None) -> None:
         """Finish what runs, hand everything over, leave. Raises what ended the worker by itself, if it did.
@@ -251,11 +255,12 @@ class Worker:
 
     # --- How. ----------------------------------------------------------------------------------------
 
-    def _see_group(self, stream: str, *, is_retry: bool) -> None:
-        """Make the group if it is not there and the user did not forbid it."""
+    def _see_group(self, stream: str, *, is_retry: bool) -> GroupSettings:
+        """Make the group if it is not there and the user did not forbid it; its settings."""
         options = self.options
+        groups = self._hub.service.groups
         try:
-            self._hub.service.groups.find(stream_name(stream), self.group)
+            return groups.find(stream_name(stream), self.group).settings
         except UnknownGroup:
             if not options.create_group and not is_retry:
                 raise
@@ -270,6 +275,7 @@ class Worker:
                     strategy=options.strategy,
                     start="earliest" if is_retry else options.start,
                 )
+        return groups.find(stream_name(stream), self.group).settings
 
 
 class Drainer:

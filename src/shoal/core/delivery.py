@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
 
+from shoal.core.checkpoint import Checkpoint, beyond
 from shoal.core.errors import CheckpointMisuse, LeaseLost
 from shoal.core.model import ShardId
 from shoal.core.retry import NO_STREAK, FailureRules, Policy, Streak, is_outage
@@ -127,7 +128,6 @@ class Release:
     """Let go of the shard, with this checkpoint; None: it is not ours, and there is nothing to let go of."""
 
     checkpoint: int | None
-    marks: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,15 +230,17 @@ class Tenure:
         checkpoint: int,
         rules: FailureRules,
         *,
-        marks: Sequence[int] = (0,),
+        lanes: int = 1,
         limit: int | None = None,
     ) -> None:
-        """`marks`: for each lane, where it had come when the checkpoint was saved. `limit`: where to stop."""
+        """`checkpoint` may say what earlier owners' lanes have done beyond it. `limit`: where to stop."""
         self.shard, self.epoch = shard, epoch
         self.phase = Phase.WAITING
         self.reason: Reason | None = None
-        self.fetched = checkpoint
+        self.fetched = int(checkpoint)
         """The next offset to fetch."""
+        self.done_before = beyond(checkpoint)
+        """Marks of earlier owners' lanes: what is below them is not fetched."""
         self.end: int | None = None
         """Where the shard ends, once that was seen."""
         self.persisted = checkpoint
@@ -250,23 +252,22 @@ class Tenure:
         self._is_end_refused = False
         self._asked: Reason | None = None
         """Someone wants it, even if its end came first."""
-        self.lanes = [
-            Lane(number, done=max(checkpoint, mark), handed=max(checkpoint, mark))
-            for number, mark in enumerate(marks)
-        ]
+        self.lanes = [Lane(number, done=self.fetched, handed=self.fetched) for number in range(lanes)]
 
     # --- What it shows. ------------------------------------------------------------------------------
 
     @property
     def checkpoint(self) -> int:
-        """The end of the finished prefix: below it every lane has declared everything done."""
-        owed = (lane.owes_from for lane in self.lanes)
-        return min([self.fetched, *(offset for offset in owed if offset is not None)])
+        """The end of the finished prefix: below it every lane has declared everything done.
 
-    @property
-    def marks(self) -> Sequence[int]:
-        """How far each lane has come; what is beyond the checkpoint need not be repeated."""
-        return [max(lane.done, self.checkpoint) for lane in self.lanes]
+        What lanes have done beyond it goes with it, and need not be repeated.
+        """
+        marks = tuple(
+            self.fetched if lane.owes_from is None else min(self.fetched, lane.owes_from)
+            for lane in self.lanes
+        )
+        ahead = (marks,) if len(marks) > 1 else ()
+        return Checkpoint(min(marks), (*self.done_before, *ahead))
 
     @property
     def queued_bytes(self) -> int:
@@ -457,7 +458,7 @@ class Tenure:
     def give_up(self) -> Release:
         """Let go while user code still runs: it has been waited for long enough. It can save nothing more."""
         assert self.phase is not Phase.STOP_COMPLETED, "there is nothing left to give up"
-        released = Release(checkpoint=self.checkpoint, marks=self.marks)
+        released = Release(checkpoint=self.checkpoint)
         self.reason, self.phase = Reason.LOST, Phase.STOPPING
         return released
 
@@ -548,11 +549,11 @@ class Tenure:
             self.reason = self._asked  # Its end is not saved, and another wants it: there it comes again.
         self.phase = Phase.STOP_COMPLETED
         if self.reason is Reason.LOST:
-            return [Release(checkpoint=None, marks=())]
+            return [Release(checkpoint=None)]
         if self.reason is Reason.ENDED:
             assert self.end is not None
-            return [Release(checkpoint=self.end, marks=())]
-        return [Release(checkpoint=self.checkpoint, marks=self.marks)]
+            return [Release(checkpoint=self.end)]
+        return [Release(checkpoint=self.checkpoint)]
 
     def _is_over(self) -> bool:
         """The store knows that it was consumed to its end."""
@@ -593,7 +594,7 @@ class Tenure:
     def _reopen(self) -> None:
         """`shutdown` of an ended shard failed: its end is not saved, so what was not saved comes again."""
         self.phase, self.reason, self.end, self._is_end_refused = Phase.INITIALIZING, None, None, False
-        self.fetched = self.checkpoint
+        self.fetched = int(self.checkpoint)
         for lane in self.lanes:
             while lane.queue:
                 lane.take()

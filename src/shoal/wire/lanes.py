@@ -5,6 +5,7 @@ Invariant: a record's lane depends on its key (or, without one, its offset) and 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,6 +29,16 @@ def lanes_of(batch: Batch, lanes: int) -> list[Sequence[int]]:
         lane[mine] = _lane_of(keys, offsets[mine], lanes)
         place += len(keys)
     return [offsets[lane == number].tolist() for number in range(lanes)]
+
+
+def done_before(batch: Batch, beyond: Sequence[Sequence[int]]) -> frozenset[int]:
+    """Offsets that earlier owners have done, by the marks of their lanes."""
+    done: set[int] = set()
+    for marks in beyond:
+        if max(marks, default=0) > batch.first_offset:
+            for offsets, mark in zip(lanes_of(batch, len(marks)), marks, strict=True):
+                done.update(offsets[: bisect_left(offsets, mark)])
+    return frozenset(done)
 
 
 def _lane_of(keys: pa.Array, offsets: np.ndarray, lanes: int) -> np.ndarray:

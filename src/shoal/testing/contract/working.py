@@ -485,6 +485,79 @@ class WorkerContract(HubSuite):
         for key, given in diary.by_key().items():
             assert [int(value) for value in given] == sorted(map(int, given)), key
 
+    @pytest.mark.parametrize("lanes_after", [4, 3, 1])
+    def test_what_lanes_have_done_beyond_the_checkpoint_does_not_come_again_after_a_move(
+        self, hub: Hub, orders: str, work: Make, lanes_after: int
+    ) -> None:
+        hub.create_stream(orders, shards=1)
+        count = 120
+        hub.append(orders, 0, [_record(b"%d" % n, KEYS[n % len(KEYS)]) for n in range(count)])
+        done: set[int] = set()
+
+        def fail_on_key_0(batch: Batch, checkpointer: Checkpointer) -> None:
+            for record in batch:
+                if record.key == KEYS[0]:
+                    raise ValueError("not yet")
+            done.update(record.offset for record in batch)
+            checkpointer.save(persist=False)
+
+        rules = FailureRules(backoff=Backoff(first_s=60))
+        worker = work(fail_on_key_0, parallelism=4, batch_records=1, failure=rules).start()
+        lanes_at_rest = sum(_lane_of(key) != _lane_of(KEYS[0]) for key in KEYS) * count // len(KEYS)
+        eventually(lambda: len(done) >= lanes_at_rest, "the other lanes go on to the end")
+        worker.stop()
+        assert checkpoints(hub, orders, GROUP) == {0: 0}
+        again = Diary()
+        with work(again.processor(work=save_now), parallelism=lanes_after, failure=FailureRules()):
+            again.wait_for(count - len(done))
+            eventually(lambda: checkpoints(hub, orders, GROUP) == {0: count}, "all is done and saved")
+        assert sorted(int(value) for value in again.values()) == sorted(set(range(count)) - done)
+
+    def test_what_holds_a_shard_up_is_shown_until_it_does_no_more(
+        self, hub: Hub, orders: str, work: Make
+    ) -> None:
+        hub.create_stream(orders, shards=1)
+        hub.append(orders, 0, [b"x"])
+        is_mended = threading.Event()
+
+        def fail(_: Batch, checkpointer: Checkpointer) -> None:
+            if not is_mended.is_set():
+                raise ValueError("the table is not there")
+            checkpointer.save()
+
+        def shown() -> str | None:
+            block = hub.describe_group(orders, GROUP).shards[0].blocked
+            return None if block is None else block.error
+
+        with work(fail, failure=FailureRules(backoff=Backoff(first_s=0.02, max_s=0.1))):
+            eventually(lambda: shown() == "ValueError: the table is not there", "it is shown")
+            is_mended.set()
+            eventually(lambda: shown() is None, "and shown no more")
+
+    @pytest.mark.parametrize("settings", [{"in_order": True}, {"in_order": False}, {"failure": "best_tried"}])
+    def test_without_a_policy_of_its_own_a_worker_has_its_groups(
+        self, hub: Hub, orders: str, work: Make, coordination: str, settings: dict[str, Any]
+    ) -> None:
+        is_set_aside = settings != {"in_order": True}
+        hub.create_stream(orders, shards=1)
+        hub.append(orders, 0, [b"bad", b"good"])
+        hub.create_group(orders, GROUP, coordination=coordination, **settings)
+        seen = Diary()
+
+        def fail(batch: Batch, checkpointer: Checkpointer) -> None:
+            for record in batch:
+                if record.value == b"bad":
+                    raise ValueError("bad")
+            checkpointer.save()
+
+        with work(seen.processor(work=fail)) as worker:
+            if is_set_aside:
+                eventually(lambda: worker.stats.retries == 1, "it is set aside")
+                eventually(lambda: checkpoints(hub, orders, GROUP) == {0: 2}, "and the rest goes on")
+            else:
+                eventually(lambda: worker.stats.failures >= 2, "it is tried again in place")
+                assert checkpoints(hub, orders, GROUP) == {0: 0}
+
 
 def _record(value: bytes, key: bytes) -> shoal.Record:
     return shoal.Record(0, time.time_ns() // 1_000_000, key, value, {"own": b"kept"})
