@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -743,6 +744,22 @@ def test_many_records_that_fail_alike_are_an_outage_and_not_all_set_aside() -> N
     made.raised(0, ODD, 0, 0.5)
     (action,) = begun(made, 1000)
     assert isinstance(action, SetAside), "one that was processed ends the row"
+
+
+def test_bad_records_with_good_ones_between_that_were_declared_done_are_no_outage() -> None:
+    made = processing(BEST)
+    give(made, range(40))
+    for bad in range(3, 40, 4):
+        offsets = process(made)
+        made.save(0, bad)
+        made.raised(0, replace(ODD, reached=bad), 0, 0.5)
+        offsets = process(made)
+        assert offsets == [bad], "alone, to be sure"
+        made.raised(0, replace(ODD, reached=bad), 0, 0.5)
+        (action,) = begun(made)
+        assert isinstance(action, SetAside)
+        made.returned(0)
+    assert blocked(made) is None
 
 
 def test_records_that_fail_in_different_ways_are_no_outage() -> None:

@@ -532,9 +532,10 @@ class Runtime:
             self._fetcher.run(partial(self._ask_if_drained, list(self.held)))
 
     def _ask_if_drained(self, here: list[ShardId]) -> None:
-        """In a fetching thread."""
+        """In a fetching thread. Others wait for what is saved here, as this one does for theirs."""
         assert self._drained is not None
         is_drained = False
+        self._persist_all()
         try:
             is_drained = self._drained(here)
         except ShoalError as error:

@@ -433,6 +433,8 @@ class Tenure:
             raise CheckpointMisuse(
                 "offset", wanted, f"shard {self.shard}: records were given only up to {lane.handed}"
             )
+        if wanted > lane.done:
+            lane.streak = NO_STREAK  # Something went well: what fails next does not fail in a row.
         lane.done = max(lane.done, wanted)
         lane.said = max(lane.said, wanted)
         return lane.done
