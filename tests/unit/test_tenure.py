@@ -748,7 +748,7 @@ def test_many_records_that_fail_alike_are_an_outage_and_not_all_set_aside() -> N
 
 def test_bad_records_with_good_ones_between_that_were_declared_done_are_no_outage() -> None:
     made = processing(BEST)
-    give(made, range(40))
+    give(made, range(42))
     for bad in range(3, 40, 4):
         offsets = process(made)
         made.save(0, bad)
