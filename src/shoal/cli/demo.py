@@ -25,6 +25,7 @@ from rich.text import Text
 from shoal import Hub, StreamInfo, connect
 from shoal.cli import output
 from shoal.cli.crew import Crew
+from shoal.cli.deploy import deploy
 from shoal.cli.following import read_all
 from shoal.cli.options import AsJson
 from shoal.cli.traffic import Traffic, Verdict, verify
@@ -33,6 +34,7 @@ from shoal.core.ring import place
 _PROJECT: Final = "demo"
 _STREAM: Final = f"{_PROJECT}/orders"
 _FAST_STREAM: Final = f"{_PROJECT}/speed"
+_WORK_STREAM: Final = f"{_PROJECT}/charges"
 _WIDTH: Final = 100
 _RING_WIDTH: Final = 72
 _PAUSE_S: Final = 0.35
@@ -50,8 +52,8 @@ def demo(
         typer.Option(
             "--hub",
             metavar="URL",
-            help="Play on this hub, in streams demo/orders and demo/speed, which are removed again. Without "
-            "it, on one in a temporary folder; SHOAL_HUB is not used here.",
+            help="Play on this hub, in streams demo/orders, demo/charges and demo/speed, which are removed "
+            "again. Without it, on one in a temporary folder; SHOAL_HUB is not used here.",
         ),
     ] = None,
     fast: Annotated[bool, typer.Option("--fast", help="Do not pause between the chapters.")] = False,
@@ -69,12 +71,12 @@ def demo(
             story.clean_up()
     if json:
         output.print_json(story.verdict.as_json() | {"send_batch_records_per_s": round(story.rate)})
-    if not story.verdict.is_good:
+    if not story.verdict.is_good or not story.is_good:
         raise typer.Exit(1)
 
 
 class _Story:
-    """Eight chapters on one hub."""
+    """Nine chapters on one hub."""
 
     def __init__(self, hub: Hub, screen: Console, pause_s: float) -> None:
         self._hub = hub
@@ -84,6 +86,8 @@ class _Story:
         self._projects = hub.list_projects()
         self._made: list[str] = []
         self.verdict = Verdict()
+        self.is_good = True
+        """All other checks."""
         self.rate = 0.0
 
     def tell(self) -> None:
@@ -98,6 +102,7 @@ class _Story:
         self._say(f"The traffic ends: {traffic.count:,} records of {len(traffic.sent)} customers were sent.")
         self._read_and_verify(traffic)
         self._share_in_a_group()
+        self._deploy_workers()
         self._show_arrow()
         self._show_speed()
         self._conclude()
@@ -227,9 +232,25 @@ class _Story:
             "Shards move only after their owner let go; each time under a new epoch that fences the old."
         )
 
+    def _deploy_workers(self) -> None:
+        self._begin("Workers are deployed anew while records come")
+        self._make(_WORK_STREAM)
+        self._code(f'shoal.Worker(hub, "{_WORK_STREAM}", "billing", process).start()')
+        done = deploy(self._hub, _WORK_STREAM, "billing")
+        self._made += [f"{_WORK_STREAM}.billing.{what}" for what in ("retry", "dead")]
+        self._say(
+            f"Three workers were replaced one by one: {done.records:,} records processed, "
+            f"{done.repeated} repeated, {done.missing} missing; a stop took {done.longest_ms:.0f} ms at most."
+        )
+        self._say(
+            f"{done.dead} record failed in every attempt and lay among the dead letters, until the cause was "
+            f"mended; {done.replayed} replayed. Its neighbours did not wait for it."
+        )
+        self.is_good = self.is_good and done.repeated == done.missing == 0 and done.dead == done.replayed == 1
+
     def _show_arrow(self) -> None:
         self._begin("A batch is Arrow columns")
-        shard = self._hub.describe_stream(_STREAM).open_shards[0]
+        shard = max(self._hub.describe_stream(_STREAM).open_shards, key=lambda one: one.next_offset)
         self._code(f'hub.read("{_STREAM}", {shard.id}, {shard.first_offset}, max_records=3).to_arrow()')
         batch = self._hub.read(_STREAM, shard.id, shard.first_offset, max_records=3).to_arrow()
         table = output.plain_table(*(f"{field.name}\n{field.type}" for field in batch.schema))
@@ -265,13 +286,15 @@ class _Story:
         self._show(shown)
 
     def _conclude(self) -> None:
-        if self.verdict.is_good:
+        is_good = self.verdict.is_good and self.is_good
+        if is_good:
             text = (
-                "[bold green]Nothing lost, nothing twice, every key in order[/] through split, merge, reshard"
+                "[bold green]Nothing lost, nothing twice, every key in order[/] "
+                "through split, merge, reshard, deploy"
             )
         else:
             text = "[bold red]The check failed: this is a bug in Shoal.[/] Please report it with this output."
-        self._screen.print(Panel.fit(text, border_style="green" if self.verdict.is_good else "red"))
+        self._screen.print(Panel.fit(text, border_style="green" if is_good else "red"))
         self._say("Next: shoal stream create orders; echo hello | shoal produce orders; shoal tail orders")
 
     # --- How it is told. ---
