@@ -18,12 +18,12 @@ from typing import Final
 from rich.console import Console
 
 import shoal
-from bench import balancing, groups, large, measure, peers
+from bench import balancing, groups, large, measure, peers, workers
 from bench.data import CHUNK, Chunk, make_chunk
 from bench.table import Line, Report
 from shoal.testing.servers import MariaDBServer, PostgresServer, RedisServer
 
-SECTIONS: Final = ("sqlite", "large", "redis", "postgresql", "mariadb", "groups")
+SECTIONS: Final = ("sqlite", "large", "redis", "postgresql", "mariadb", "groups", "workers")
 PERFORMANCE: Final = Path(__file__).parent.parent / "docs" / "performance.md"
 
 NewHub = Callable[[], shoal.Hub]
@@ -239,6 +239,70 @@ def _groups(report: Report, folder: Path, _: Chunk, less: int) -> None:
     )
 
 
+def _workers(report: Report, folder: Path, chunk: Chunk, less: int) -> None:
+    """Processors, lanes, latency, hand-over and memory of workers."""
+    with shoal.connect(f"sqlite:///{folder}/workers.db") as hub:
+        measure.append_batches(hub, chunk, max(4, 20 // less))
+        for what, count, floor in (
+            ("a processor of Arrow columns", measure.as_arrow, 5_000_000),
+            ("a processor of Record objects", measure.as_records, 1_000_000),
+        ):
+            rates, ratios = [], []
+            for i in range(5):
+                plain = measure.read_all(hub, "orders", count)
+                rates.append(workers.throughput(hub, "orders", count, f"{count.__name__}-{i}"))
+                ratios.append(rates[-1] / plain)
+            rate = statistics.median(rates)
+            ratio = f"{statistics.median(ratios):.2f} of a bare loop over read"
+            report.add("workers", Line(what, _rate(rate), ratio, _rate(floor), rate >= floor))
+        one = workers.lanes(hub, 1, 1000 // less)
+        four = workers.lanes(hub, 4, 4000 // less)
+        report.add(
+            "workers",
+            Line(
+                "four lanes, 1 ms a record",
+                _rate(four),
+                f"{four / one:.2f} of one lane",
+                "3.5",
+                four / one >= 3.5,
+            ),
+        )
+        p50, p99 = workers.latency(hub, chunk, 1000, max(2.0, 10 / less))
+        report.add(
+            "workers",
+            Line(
+                "from send to process, 1,000 records a second",
+                f"p50 {p50:.1f} ms, p99 {p99:.1f} ms",
+                "",
+                "p50 5 ms, p99 25 ms",
+                p50 < 5 and p99 < 25,
+            ),
+        )
+    p50, p99 = workers.hand_overs(f"sqlite:///{folder}/handed.db", max(2, 10 // less))
+    report.add(
+        "workers",
+        Line(
+            f"hand-over to the new owner's first record ({workers.SHARDS} shards, {workers.WORKERS} workers)",
+            f"p50 {p50:.0f} ms, p99 {p99:.0f} ms",
+            "",
+            "p50 250 ms, p99 750 ms",
+            p50 < 250 and p99 < 750,
+        ),
+    )
+    budget = 64_000_000
+    used_mb = workers.memory(f"sqlite:///{folder}/wide.db", chunk, 10_000_000 // less, budget)
+    report.add(
+        "workers",
+        Line(
+            f"memory of 64 shards, one blocked, {10_000_000 // less:,} records waiting",
+            f"{used_mb:.0f} MB above the start",
+            f"budget {budget / 1e6:.0f} MB",
+            "budget + 100 MB",
+            used_mb < budget / 1e6 + 100,
+        ),
+    )
+
+
 _SECTIONS: Final[dict[str, Callable[[Report, Path, Chunk, int], None]]] = {
     "sqlite": _sqlite,
     "large": _large,
@@ -246,6 +310,7 @@ _SECTIONS: Final[dict[str, Callable[[Report, Path, Chunk, int], None]]] = {
     "postgresql": _server(PostgresServer, "postgresql"),
     "mariadb": _server(MariaDBServer, "mariadb"),
     "groups": _groups,
+    "workers": _workers,
 }
 
 

@@ -6,8 +6,9 @@ import multiprocessing
 import statistics
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -15,6 +16,9 @@ from pathlib import Path
 import shoal
 from bench.data import Chunk
 from shoal.consumer.runtime import ShardListener
+from shoal.core.model import KeyHash
+from shoal.core.ring import place
+from shoal.core.routing import ShardMap
 
 Process = Callable[[shoal.Batch, shoal.Checkpointer], None]
 
@@ -35,13 +39,13 @@ class Counter:
                 self.is_full.set()
 
 
-def throughput(hub: shoal.Hub, stream: str, count: Callable[[shoal.Batch], int], group: str) -> float:
+def throughput(hub: shoal.Hub, stream: str, look: Callable[[shoal.Batch], int], group: str) -> float:
     """Records a second that reach one worker's processor, from its start to the last record."""
     records = sum(shard.next_offset for shard in hub.describe_stream(stream).shards)
     counter = Counter(records)
 
     def process(batch: shoal.Batch, checkpointer: shoal.Checkpointer) -> None:
-        counter.add(count(batch))
+        counter.add(look(batch))
         checkpointer.save(persist=False)
 
     worker = shoal.Worker(hub, stream, group, process, name="one")
@@ -141,30 +145,52 @@ def hand_overs(url: str, rounds: int) -> tuple[float, float]:
             return begun
 
         def firsts(since_ns: int) -> list[float]:
-            """Records come to every shard, until all that moved have had one."""
+            """Until all that moved have had a record, which come to every shard all the time."""
             found: dict[int, int] = {}
-            quiet = 0
-            while quiet < 3:
-                for shard in range(SHARDS):
-                    hub.append(STREAM, shard, [b"x"])
-                heard = False
-                for pipe in wait([pipe for _, pipe in processes.values()], 0.3):
+            while heard := wait([pipe for _, pipe in processes.values()], 1.0):
+                for pipe in heard:
                     shard, at_ns = pipe.recv()  # type: ignore[union-attr, call-arg]
                     found[shard] = at_ns
-                    heard = True
-                quiet = 0 if heard else quiet + 1
             return [(at_ns - since_ns) / 1e6 for at_ns in found.values()]
 
-        for i in range(WORKERS - 1):
-            start(f"w{i}")
-        firsts(time.monotonic_ns())
-        for i in range(rounds):
-            took += firsts(start(f"extra-{i}"))
-            took += firsts(stop(f"extra-{i}"))
-        for name in list(processes):
-            stop(name)
+        with _trickle(hub):
+            for i in range(WORKERS - 1):
+                start(f"w{i}")
+            firsts(time.monotonic_ns())
+            for i in range(rounds):
+                took += firsts(start(f"extra-{i}"))
+                took += firsts(stop(f"extra-{i}"))
+            for name in list(processes):
+                stop(name)
     cuts = statistics.quantiles(took, n=100, method="inclusive")
     return cuts[49], cuts[98]
+
+
+@contextmanager
+def _trickle(hub: shoal.Hub) -> Iterator[None]:
+    """A record for every shard, every few milliseconds."""
+    stop = threading.Event()
+    shards = ShardMap.of(hub.describe_stream(STREAM))
+    keys: dict[int, str] = {}
+    for number in count():
+        keys.setdefault(shards.shard_at(place(f"key-{number}".encode(), KeyHash.XXH64)), f"key-{number}")
+        if len(keys) == SHARDS:
+            break
+
+    def send() -> None:
+        with hub.producer(STREAM) as producer:
+            while not stop.wait(0.02):
+                for key in keys.values():
+                    producer.send(b"x", key)
+                producer.flush()
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def _work(url: str, name: str, pipe: Pipe) -> None:
