@@ -316,7 +316,7 @@ class NotOwner(ShoalError):
         super().__init__(
             f"shard={shard}: it is held by {owner!r}, not by {consumer!r}; only its owner may do this"
             if owner is not None
-            else f"shard={shard}: {consumer!r} does not hold it (any more); work only on shards that `leases` "
+            else f"shard={shard}: {consumer!r} does not hold it (any more); work only on what `leases` "
             "shows, and leave this one alone until it is there again"
         )
         self.shard, self.consumer, self.owner = shard, consumer, owner
