@@ -37,7 +37,7 @@ class Membership(Protocol):
 
     @property
     def error(self) -> ShoalError | None:
-        """Why the membership ended by itself: another process took its name, the group is gone, or a fault."""
+        """Why the membership ended by itself: its name was taken, the group is gone, or its thread failed."""
 
     @property
     def has_left(self) -> bool:
