@@ -1,13 +1,20 @@
 """A store asked directly, with a view of the stream that others have overtaken meanwhile."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from shoal import Hub, ProducerStamp
+from shoal.core.checkpoint import Save
+from shoal.core.errors import StoreFailure
+from shoal.core.holding import Assignment
+from shoal.core.membership import Beat
 from shoal.core.model import ShardId, StreamSettings
+from shoal.core.names import stream_name
 from shoal.core.retention import plan_cuts
 from shoal.hub.local import LocalHub
+from shoal.ports import Newcomer, Touch
 from shoal.store.sql.store import SQLStore
 
 FAR_MS = 10**14  # Long after anything was appended.
@@ -83,3 +90,36 @@ def test_a_producer_long_silent_is_forgotten_and_one_that_spoke_lately_is_not(sq
     assert hub.append("orders", 0, [b"a"], stamp=stamp) == first
     assert sql_store.forget_producers(FAR_MS) == 1
     assert hub.append("orders", 0, [b"a"], stamp=stamp) != first
+
+
+def test_a_fault_in_a_commit_that_is_shared_is_told_to_the_one_who_brought_it(sql_store: SQLStore) -> None:
+    hub = Hub(LocalHub(sql_store, keeper_interval_s=3600), "a hub on the store")
+    hub.create_stream("orders", shards=1)
+    hub.append("orders", 0, [b"a"] * 5)
+    groups, name = hub.service.groups, stream_name("orders")
+    ids = {}
+    for group in ("billing", "shipping"):
+        hub.create_group("orders", group)
+        ids[group] = groups.join(name, group, Newcomer(name="anna", incarnation=f"anna.{group}")).group_id
+
+    def beat(group: str, number: int, held: dict[Any, int]) -> Touch:
+        act = Beat(
+            incarnation=f"anna.{group}", number=number, timeout_ms=1000, interval_ms=100, held=held, seen=0
+        )
+        return Touch(stream=name, group_id=ids[group], act=act)
+
+    (answer,) = sql_store.touch([beat("billing", 1, {})], 0)
+    assert isinstance(answer, Assignment)
+    assert answer.granted is not None
+    save = Save(shard=ShardId(0), epoch=answer.granted[0].epoch, offset=3)
+    shared = [
+        beat("billing", 2, {}),
+        beat("shipping", 1, {ShardId(0): 1, "x": 1}),  # A report that cannot be put in order.
+        Touch(stream=name, group_id=ids["billing"], act=[save]),
+        beat("shipping", 2, {}),
+    ]
+    assert [type(one) for one in sql_store.touch(shared, 0)] == [Assignment, StoreFailure, int, Assignment]
+    assert hub.describe_group("orders", "billing").shards[0].checkpoint == 3
+    with pytest.raises(StoreFailure, match="TypeError"):
+        sql_store.touch([beat("shipping", 3, {ShardId(0): 1, "x": 1})], 0)
+    hub.close()

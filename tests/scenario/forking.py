@@ -6,13 +6,17 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
 
 import shoal
-from shoal.core.errors import ProducerClosed
+from shoal.consumer import Membership
+from shoal.core.errors import NotOwner, ProducerClosed, UnknownConsumer
+from shoal.core.holding import Lease
+from shoal.core.model import ShardId
 from shoal.testing.history import Ack, Mark
+from shoal.testing.members import holds
 from shoal.testing.workers import Report
 
 STREAM = "orders"
@@ -43,6 +47,55 @@ def fork_while_busy(report: Report, url: str, forks: int) -> None:
         thread.join()
     producer.close()
     hub.close()
+
+
+def fork_with_a_member(report: Report, url: str, coordination: str) -> None:
+    """A consumer's process forks. The child tries everything that only its parent may do."""
+    hub = shoal.connect(url)
+    hub.create_group(STREAM, coordination, coordination=coordination, timeout=10)
+    member = hub.join_group(STREAM, coordination, "anna")
+    holds(member, [0])
+    before = dict(member.leases)
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _be_child(partial(_act_as, member, before), writing)
+    os.close(writing)
+    with os.fdopen(reading) as told:
+        error = told.read()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, error
+    assert {shard: lease.epoch for shard, lease in member.leases.items()} == {
+        shard: lease.epoch for shard, lease in before.items()
+    }
+    member.checkpoint({0: 1})
+    assert member.error is None
+    (info,) = hub.describe_group(STREAM, coordination).members
+    assert (info.incarnation, str(info.status)) == (member.incarnation, "active")
+    report([shard.owner for shard in hub.describe_group(STREAM, coordination).shards])
+    member.leave()
+    hub.close()
+
+
+def _act_as(member: Membership, before: Mapping[ShardId, Lease]) -> None:
+    assert member.leases == {}
+    assert member.incarnation == ""
+    assert isinstance(member.error, UnknownConsumer)
+    assert not any(member.may_act(lease.shard, lease.epoch) for lease in before.values())
+    calls: list[Callable[[], object]] = [
+        lambda: member.checkpoint({0: 1}),
+        lambda: member.release({0: 1}),
+        lambda: member.fence(0),
+        member.retire,
+    ]
+    for call in calls:
+        try:
+            call()
+        except (NotOwner, UnknownConsumer):
+            pass
+        else:
+            raise AssertionError("the parent's membership was used in the child")
+    member.wait(0, 0)
+    member.leave({0: 1})
 
 
 def _send_until(report: Report, producer: shoal.Producer, end: threading.Event) -> None:

@@ -8,7 +8,7 @@ import pytest
 import shoal
 from shoal.testing.history import Ack, find_faults, read_history
 from shoal.testing.workers import Worker
-from tests.scenario.forking import STREAM, fork_while_busy
+from tests.scenario.forking import STREAM, fork_while_busy, fork_with_a_member
 
 FORKS = 7
 
@@ -31,3 +31,12 @@ def test_a_hub_can_be_used_on_both_sides_of_many_forks_while_its_threads_are_bus
     if store == "sqlite":
         with closing(sqlite3.connect(store_url.removeprefix("sqlite:///"))) as connection:
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+@pytest.mark.parametrize("coordination", ["coordinated", "leased"])
+def test_a_membership_is_void_in_a_child_and_goes_on_in_its_parent(store_url: str, coordination: str) -> None:
+    with shoal.connect(store_url) as hub:
+        hub.create_stream(STREAM, shards=1)
+        hub.append(STREAM, 0, [b"a", b"b"])
+    with Worker(fork_with_a_member, store_url, coordination) as worker:
+        assert worker.join(60) == [["anna"]]

@@ -1,7 +1,7 @@
 """Who should hold which shard: counts within one, the fewest moves, and answers that are checked."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import PurePath
 
@@ -282,3 +282,43 @@ def test_thirty_five_owned_and_seven_free_on_six_workers_level_at_seven_ours() -
     after = balanced(ids(*range(42)), list("abcdef"), held)
     assert counts(after, list("abcdef")) == [7] * 6
     assert len(moves(held, after)) == 3  # Differing on purpose: there the levelling takes further rounds.
+
+
+class Odd(Mapping[object, object]):
+    """A mapping that raises where one looks into it."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def __iter__(self) -> Iterator[object]:
+        if self._where == "keys":
+            raise RuntimeError("no keys")
+        return iter([0, 1, 2])
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, key: object) -> object:
+        if self._where == "values":
+            raise RuntimeError("no values")
+        return Unspeakable()
+
+
+class Unspeakable:
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Listed(dict[int, str]):
+    def keys(self) -> list[int]:  # type: ignore[override]
+        return list(super().keys())
+
+
+@pytest.mark.parametrize("where", ["keys", "values", "words"])
+def test_an_answer_that_cannot_even_be_read_is_refused(where: str) -> None:
+    with pytest.raises(StrategyRefused, match=f"Odd cannot be read: RuntimeError: no {where}"):
+        checked("mine", Odd(where), SHARDS, MEMBERS)
+
+
+def test_a_dict_of_another_kind_is_read_as_a_dict() -> None:
+    assert checked("mine", Listed({0: "a", 1: "b", 2: "a"}), SHARDS, MEMBERS) == {0: "a", 1: "b", 2: "a"}

@@ -18,6 +18,7 @@ from shoal.core.errors import (
 )
 from shoal.core.events import Join, Leave, Letting, Release, Retire, Sync, Update
 from shoal.core.group import Group, GroupSettings
+from shoal.core.handover import handed_over
 from shoal.core.model import ShardId
 from shoal.core.ownership import step
 from shoal.core.resharding import first_shards
@@ -85,6 +86,38 @@ def test_a_users_strategy_is_asked_by_names_and_about_what_is_intended() -> None
         ([0, 1], ["a", "b"], {0: "a", 1: "a"}),
         ([0, 1], ["a", "b"], {0: "b", 1: "b"}),
     ]
+
+
+def test_a_strategy_that_uses_up_its_arguments_is_held_to_what_it_was_asked() -> None:
+    def forgetful(
+        shards: Sequence[ShardId], members: Members, held: Mapping[ShardId, str]
+    ) -> Mapping[ShardId, str]:
+        assert isinstance(shards, list)
+        assert isinstance(members, list)
+        shards.pop()
+        members.append("z")
+        return dict.fromkeys(shards, "z")
+
+    world = World(2, "a", strategies={**STRATEGIES, "mine": forgetful})
+    update = Update(settings=replace(world.group.settings, strategy="mine"))
+    with pytest.raises(StrategyRefused, match=r"left out the shards \[1\]"):
+        step(world.group, update, world.shards, world.strategies)
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_last_checkpoint_that_leads_nowhere_is_refused_in_the_name_of_the_stream(plain: bool) -> None:
+    world = World(2, "a")
+    if plain:
+        world.join("b1")  # One of the two is meant for b from here on.
+    claim = next(c for c in world.group.claims if c.owner == "a1" and (c.next is not None) is plain)
+    letting = Letting(shard=claim.shard, epoch=claim.owner_epoch, checkpoint=1)
+    release = Release(incarnation="a1", lettings=[letting])
+    claims = {one.shard: one for one in world.group.claims}
+    shards = {shard.id: shard for shard in world.shards}
+    assert handed_over(world.group, release, claims, shards, world.group.members) is None
+    with pytest.raises(OffsetOutOfRange) as out:
+        step(world.group, release, world.shards, world.strategies, stream="shop/orders")
+    assert out.value.stream == "shop/orders"
 
 
 def test_who_is_barred_may_let_go_but_not_retire() -> None:

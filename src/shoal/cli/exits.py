@@ -51,6 +51,7 @@ TABLE: Final[dict[type[Exception], ExitCode]] = {
     errors.GroupInUse: ExitCode.CONFLICT,
     errors.NameTaken: ExitCode.CONFLICT,
     errors.HeartbeatOutdated: ExitCode.CONFLICT,
+    errors.MembershipFailed: ExitCode.FAILURE,
     errors.NotOwner: ExitCode.CONFLICT,
     errors.Fenced: ExitCode.CONFLICT,
     errors.StrategyRefused: ExitCode.INVALID,

@@ -12,17 +12,19 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from shoal.consumer.member import Member
 from shoal.consumer.membership import Listener, boot_ms, insist
-from shoal.core.checkpoint import Save
+from shoal.core.checkpoint import Save, last_positions, whole_positions
 from shoal.core.errors import (
+    CheckpointBackwards,
     HubClosed,
     NameTaken,
     NotFound,
+    OffsetOutOfRange,
     ShoalError,
     UnknownConsumer,
 )
@@ -66,10 +68,9 @@ class CoordinatedMembership(Member):
         interval_ms: int | None = None,
         listener: Listener | None = None,
     ) -> None:
-        self._service = service
         self._groups = service.groups
         self._interval_ms = interval_ms
-        super().__init__(stream, group, name, listener)
+        super().__init__(service, stream, group, name, listener)
         self._join(is_again=False)
         renew_in_child(self)
         self._thread.start()
@@ -124,16 +125,17 @@ class CoordinatedMembership(Member):
         """Save checkpoints, shard to offset: all of them, or none and an error."""
         saves = [
             Save(shard=ShardId(shard), epoch=self._lease(shard).epoch, offset=offset)
-            for shard, offset in positions.items()
+            for shard, offset in whole_positions(positions).items()
         ]
         self._groups.save(self.stream, self._group_id, saves)
 
     def release(self, checkpoints: Mapping[int, int | None]) -> None:
         """Let go of shards, with their last checkpoints. From here on nothing is done under their epochs."""
+        given = last_positions(checkpoints)
         with self._changed:
             lettings = [
                 Letting(shard=lease.shard, epoch=lease.epoch, checkpoint=checkpoint)
-                for lease, checkpoint in ((self._lease(shard), at) for shard, at in checkpoints.items())
+                for lease, checkpoint in ((self._lease(shard), at) for shard, at in given.items())
             ]
             for letting in lettings:
                 self._holding = let_go(self._holding, letting.shard, letting.epoch)
@@ -142,19 +144,20 @@ class CoordinatedMembership(Member):
 
     def _send(self, lettings: Sequence[Letting]) -> None:
         """A release whose answer did not come is sent again with the next heartbeat, and is the same then."""
-        try:
+
+        def release(lettings: Sequence[Letting]) -> None:
+            with self._changed:
+                for letting in lettings:
+                    owed = self._owed.get(letting.shard)
+                    if owed is not None and owed.epoch == letting.epoch:  # Without its checkpoint, by now.
+                        self._owed[letting.shard] = self._let_go_of[letting.shard] = letting
             self._groups.release(self._group_id, self.incarnation, lettings)
-        except ShoalError as error:
-            if not error.retriable:
-                # It was refused for its checkpoint. The shard goes on from the last one that was saved.
-                with self._changed:
-                    for letting in lettings:
-                        self._owed[letting.shard] = replace(letting, checkpoint=None)
-            raise
-        with self._changed:
-            for letting in lettings:
-                if self._owed.get(letting.shard) == letting:
-                    del self._owed[letting.shard]
+            with self._changed:
+                for letting in lettings:
+                    if self._owed.get(letting.shard) == letting:
+                        del self._owed[letting.shard]
+
+        _said_without_refused(release, lettings)
 
     def retire(self) -> None:
         """Announce that this consumer will leave: it is given nothing more, and asked for what it has."""
@@ -164,9 +167,9 @@ class CoordinatedMembership(Member):
         """Hand everything over at once, with last checkpoints where given, and end."""
         if self._void or self._stop.is_set():
             return
+        given = self._to_leave_with(checkpoints)
         self._stop.set()
         with self._changed:
-            given = checkpoints or {}
             lettings = [
                 Letting(shard=lease.shard, epoch=lease.epoch, checkpoint=given.get(lease.shard))
                 for lease in self._holding.leases.values()
@@ -179,16 +182,15 @@ class CoordinatedMembership(Member):
         try:
             if self._error is None:
                 # Not said, it would cost the others the timeout, and the records since the last checkpoint.
-                insist(
-                    lambda: self._groups.leave(self._group_id, self.incarnation, lettings),
-                    ShoalError,
-                    _LEAVE_S,
-                )
+                _said_without_refused(self._say_that_it_leaves, lettings)
         except NotFound as error:
             _log.info("%s leaves %s, which is gone: %s", self.name, self.group, error)
         finally:
             if self._thread is not threading.current_thread():
                 self._thread.join(_LEAVE_S)
+
+    def _say_that_it_leaves(self, lettings: Sequence[Letting]) -> None:
+        insist(lambda: self._groups.leave(self._group_id, self.incarnation, lettings), ShoalError, _LEAVE_S)
 
     def abandon(self) -> None:
         """Fall silent without a word, as a crash would: what is held comes free after the timeout."""
@@ -220,9 +222,11 @@ class CoordinatedMembership(Member):
             )
 
     def _run(self) -> None:
+        unforeseen = 0
         while not self._stop.is_set():
             try:
                 self._beat_and_wait()
+                unforeseen = 0
             except UnknownConsumer:
                 self._lose_all()
                 self._come_back()
@@ -232,6 +236,12 @@ class CoordinatedMembership(Member):
             except ShoalError as error:
                 # The store may be away. Nothing is lost yet: what is held is not acted on past its deadline.
                 _log.warning("%s of %s: %s", self.name, self.group, error)
+                self._stop.wait(_RETRY_S)
+            except Exception as error:  # noqa: BLE001 - a thread's top: without it, a consumer would only seem to live
+                unforeseen += 1
+                if (failed := self._is_hopeless(unforeseen, error)) is not None:
+                    self._end(failed)
+                    return
                 self._stop.wait(_RETRY_S)
 
     def _beat_and_wait(self) -> None:
@@ -295,3 +305,24 @@ class CoordinatedMembership(Member):
         self._error = error
         self._lose_all()
         _log.warning("%s is no longer a member of %s: %s", self.name, self.group, error)
+
+
+def _said_without_refused(say: Callable[[Sequence[Letting]], None], lettings: Sequence[Letting]) -> None:
+    """Let go of all of these, without the checkpoints that are refused; the first refusal, in the end.
+
+    The hub takes all or nothing, and names one fault at a time. To let go is never refused: a shard whose
+    checkpoint was goes on from the last one that was saved.
+    """
+    refusal: CheckpointBackwards | OffsetOutOfRange | None = None
+    for _ in range(len(lettings) + 1):
+        try:
+            say(lettings)
+            break
+        except (CheckpointBackwards, OffsetOutOfRange) as error:
+            refusal = refusal or error
+            lettings = [
+                replace(letting, checkpoint=None) if letting.shard == error.shard else letting
+                for letting in lettings
+            ]
+    if refusal is not None:
+        raise refusal

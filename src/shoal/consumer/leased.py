@@ -18,10 +18,13 @@ from typing import Final
 
 from shoal.consumer.member import Member
 from shoal.consumer.membership import Listener, boot_ms, insist
+from shoal.core.checkpoint import last_positions, whole_positions
 from shoal.core.errors import (
+    CheckpointBackwards,
     HubClosed,
     NameTaken,
     NotFound,
+    OffsetOutOfRange,
     ShoalError,
     StoreBusy,
     StoreError,
@@ -67,7 +70,6 @@ class LeasedMembership(Member):
         listener: Listener | None = None,
     ) -> None:
         self.group_id = group.id
-        self._service = service
         self._stream = service.describe_stream(stream)
         leased = service.groups.leased(group)
         self._table, self._key, self._starts = leased.table, leased.key, leased.starts
@@ -75,7 +77,7 @@ class LeasedMembership(Member):
         self._settings = group.settings
         self._error: ShoalError | None = None
         self._is_retired = False
-        super().__init__(stream, group.name, name, listener)
+        super().__init__(service, stream, group.name, name, listener)
         self._consumer = self._newborn()
         self._join(self._consumer)
         renew_in_child(self)
@@ -94,6 +96,8 @@ class LeasedMembership(Member):
         """See Renewed. A child is not the consumer that its parent is."""
         self._begin()
         self._void = True
+        self._consumer = self._with_incarnation("")
+        self._error = UnknownConsumer("void in a forked child")
 
     # --- What it holds. ---
 
@@ -130,27 +134,46 @@ class LeasedMembership(Member):
 
     def checkpoint(self, positions: Mapping[int, int]) -> None:
         """Save checkpoints, shard to offset: all of them, or none and an error."""
-        shards = self._shards_now(positions)
+        given = whole_positions(positions)
+        shards = self._shards_now(given)
         with self._changed:
             changes = [
                 self._consumer.checkpoint(shards[number], self._lease(number).epoch, offset)
-                for number, offset in positions.items()
+                for number, offset in given.items()
             ]
         self._carry_out(changes, shards, together=True)
 
     def release(self, checkpoints: Mapping[int, int | None]) -> None:
         """Let go of shards, with their last checkpoints. From here on nothing is done under their epochs."""
-        shards = self._shards_now(checkpoints)
-        changes = []
+        given = last_positions(checkpoints)
+        shards = self._shards_now(given)
         with self._changed:
-            for number, offset in checkpoints.items():
-                change = self._consumer.release(shards[number], self._lease(number).epoch, offset)
-                if change is not None:
-                    changes.append(change)
+            leases = [(self._lease(number), offset) for number, offset in given.items()]
+            changes, refusal = self._let_go(leases, shards)
         self._carry_out(changes, shards)
+        if refusal is not None:
+            raise refusal
+
+    def _let_go(
+        self, leases: Sequence[tuple[Lease, int | None]], shards: Sequence[Shard]
+    ) -> tuple[list[Change], ShoalError | None]:
+        """Under the lock. A checkpoint may be refused, the first of which is returned; to let go never is."""
+        refusal: ShoalError | None = None
+        changes = []
+        for lease, offset in leases:
+            try:
+                change = self._consumer.release(shards[lease.shard], lease.epoch, offset)
+            except (CheckpointBackwards, OffsetOutOfRange) as error:
+                refusal = refusal or error
+                change = self._consumer.release(shards[lease.shard], lease.epoch, None)
+            if change is not None:
+                changes.append(change)
+        return changes, refusal
 
     def retire(self) -> None:
         """Announce that this consumer will leave: it takes nothing more, and others count without it."""
+        if self._void:
+            raise self.error or UnknownConsumer(self.incarnation)
         with self._changed:
             changes = self._consumer.retire(boot_ms())
             self._is_retired = True
@@ -162,12 +185,13 @@ class LeasedMembership(Member):
         """Hand everything over at once, with last checkpoints where given, and end."""
         if self._void or self._stop.is_set():
             return
+        given = self._to_leave_with(checkpoints)
         self._stop.set()
         try:
             # A take that is under way would come in after everything was let go of, and a round that has not
             # begun does not begin any more.
             with self._taking, self._renewing:
-                self._leave(checkpoints or {})
+                self._leave(given)
         except NotFound as error:
             _log.info("%s leaves %s, which is gone: %s", self.name, self.group, error)
         finally:
@@ -175,15 +199,23 @@ class LeasedMembership(Member):
                 if thread is not threading.current_thread():
                     thread.join(_LEAVE_S)
 
-    def _leave(self, checkpoints: Mapping[int, int | None]) -> None:
-        given = {shard: at for shard, at in checkpoints.items() if ShardId(shard) in self._consumer.leases}
-        if given:
-            self.release(given)
+    def _leave(self, given: Mapping[ShardId, int | None]) -> None:
+        refusal: ShoalError | None = None
+        mine = [shard for shard in given if shard in self._consumer.leases]
+        if mine:
+            shards = self._shards_now(mine)
+            with self._changed:
+                held = self._consumer.leases
+                leases = [(held[shard], given[shard]) for shard in mine if shard in held]
+                last, refusal = self._let_go(leases, shards)
+            self._carry_out(last, shards)
         view = self._view()
         with self._changed:
             changes = self._consumer.leave(view, now_ms=boot_ms(), watch_ms=_watch_ms())
             self._note_change()
         self._carry_out(changes, view.shards)
+        if refusal is not None:
+            raise refusal
 
     def abandon(self) -> None:
         """Fall silent without a word, as a crash would: what is held comes free after the timeout."""
@@ -195,12 +227,16 @@ class LeasedMembership(Member):
     # --- The table. ---
 
     def _newborn(self) -> LeasedConsumer:
+        return self._with_incarnation(f"{self.name[:40]}.{secrets.token_hex(8)}")
+
+    def _with_incarnation(self, incarnation: str) -> LeasedConsumer:
         return LeasedConsumer(
             group=self._key,
             name=self.name,
-            incarnation=f"{self.name[:40]}.{secrets.token_hex(8)}",
+            incarnation=incarnation,
             settings=self._settings,
             interval_ms=self._interval_ms,
+            stream=str(self.stream),
         )
 
     def _come_back(self) -> None:
@@ -302,6 +338,7 @@ class LeasedMembership(Member):
         self, one_round: Callable[[], float], under: threading.RLock, rest: Callable[[float], object]
     ) -> None:
         """Rounds, each under the thread's lock, and the rests between them, until it is over."""
+        unforeseen = 0
         while not self._stop.is_set() and not self._is_over:
             try:
                 with under:
@@ -309,19 +346,25 @@ class LeasedMembership(Member):
                         return
                     rest_s = one_round()
                 rest(rest_s)
+                unforeseen = 0
             except (NotFound, HubClosed) as error:
-                self._error = error
-                self._void = True
-                with self._changed:
-                    self._note_change()
+                self._end(error)
             except ShoalError as error:
                 # The table may be away. What is held is not acted on past its deadline.
                 _log.warning("%s of %s: %s", self.name, self.group, error)
                 self._stop.wait(_RETRY_S)
-            except Exception:  # noqa: BLE001 - a thread's top: drivers, and tables of users, raise what they like
-                # Without its taker a consumer would seem to live, and take nothing for ever.
-                _log.exception("%s of %s", self.name, self.group)
-                self._stop.wait(_RETRY_S)
+            except Exception as error:  # noqa: BLE001 - a thread's top: drivers, and tables of users, raise what they like
+                unforeseen += 1
+                if (failed := self._is_hopeless(unforeseen, error)) is not None:
+                    self._end(failed)
+                else:
+                    self._stop.wait(_RETRY_S)
+
+    def _end(self, error: ShoalError) -> None:
+        with self._changed:
+            self._error = error
+            self._void = True
+            self._note_change()
 
     @property
     def _is_over(self) -> bool:

@@ -16,9 +16,12 @@ from types import TracebackType
 from typing import Final, Self
 
 from shoal.consumer.membership import Listener
-from shoal.core.errors import NotOwner
+from shoal.core.checking import is_number, is_whole
+from shoal.core.checkpoint import check_end, last_positions
+from shoal.core.errors import InvalidInput, MembershipFailed, NotOwner, ShoalError
 from shoal.core.holding import Answered, Lease
 from shoal.core.model import ShardId, StreamName
+from shoal.ports import HubService
 
 _log: Final = logging.getLogger("shoal.consumer")
 
@@ -29,8 +32,11 @@ class Member(ABC):
     `_changed` is the lock of all that a membership knows. A forked child begins anew.
     """
 
-    def __init__(self, stream: StreamName, group: str, name: str, listener: Listener | None) -> None:
+    def __init__(
+        self, service: HubService, stream: StreamName, group: str, name: str, listener: Listener | None
+    ) -> None:
         self.name, self.stream, self.group = name, stream, group
+        self._service = service
         self._listener = listener
         self._void = False
         self._begin()
@@ -56,8 +62,12 @@ class Member(ABC):
 
     def wait(self, seen: int, timeout: float) -> int:
         """Wait until what is held has changed since `seen` (0 at first), or is lost; the new number."""
+        if not is_whole(seen):
+            raise InvalidInput("seen", seen, "the int that the last wait() returned, 0 at first")
+        if not is_number(timeout):
+            raise InvalidInput("timeout", timeout, "seconds to wait at most")
         with self._changed:
-            self._changed.wait_for(lambda: self._changes > seen, timeout)
+            self._changed.wait_for(lambda: self._changes > seen, min(timeout, threading.TIMEOUT_MAX))
             return self._changes
 
     def __enter__(self) -> Self:
@@ -78,6 +88,34 @@ class Member(ABC):
             raise NotOwner(shard=shard, consumer=self.name, owner=None)
         return lease
 
+    def _to_leave_with(self, checkpoints: Mapping[int, int | None] | None) -> dict[ShardId, int | None]:
+        """The last checkpoints of what is held, checked while nothing has been ended yet."""
+        given = last_positions(checkpoints or {})
+        mine = {shard: offset for shard, offset in given.items() if shard in self.leases}
+        if any(offset is not None for offset in mine.values()):
+            try:
+                shards = self._service.describe_stream(self.stream).shards
+            except ShoalError as error:
+                # Whether it is gone or only away, to leave is never refused for it.
+                _log.info("%s leaves %s unchecked: %s", self.name, self.group, error)
+                return mine
+            for shard, offset in mine.items():
+                if offset is not None and shard < len(shards):
+                    check_end(str(self.stream), shards[shard], offset)
+        return mine
+
+    def _is_hopeless(self, times: int, error: Exception) -> MembershipFailed | None:
+        """What to do about something that nobody foresaw, so many times in a row: None to try again.
+
+        Drivers raise what they like while a database restarts. What comes again and again is a fault that
+        stays, and a consumer that seems to live and does nothing is worse than one that has ended.
+        """
+        if times < _UNFORESEEN_MAX:
+            _log.warning("%s of %s", self.name, self.group, exc_info=error)
+            return None
+        _log.error("%s of %s ends", self.name, self.group, exc_info=error)
+        return MembershipFailed(consumer=self.name, detail=f"{type(error).__name__}: {error}")
+
     def _note_change(self) -> None:
         """Wake those who wait. Under the lock."""
         self._changes += 1
@@ -90,3 +128,7 @@ class Member(ABC):
                 self._listener(outcome)
             except Exception:  # noqa: BLE001 - around user code: heartbeats and renewals go on
                 _log.exception("the listener of %s raised", self.name)
+
+
+_UNFORESEEN_MAX: Final = 5
+"""In a row, each after a short rest: a second or so."""

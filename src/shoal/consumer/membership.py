@@ -37,7 +37,7 @@ class Membership(Protocol):
 
     @property
     def error(self) -> ShoalError | None:
-        """Why the membership ended by itself: another process took its name, or the group is gone."""
+        """Why the membership ended by itself: its name was taken, the group is gone, or its thread failed."""
 
     @property
     def has_left(self) -> bool:
@@ -53,16 +53,25 @@ class Membership(Protocol):
         """Wait until what is held has changed since `seen` (0 at first), or is lost; the new number."""
 
     def checkpoint(self, positions: Mapping[int, int]) -> None:
-        """Save checkpoints, shard to offset."""
+        """Save checkpoints, shard to offset: all of them, or none and an error."""
 
     def release(self, checkpoints: Mapping[int, int | None]) -> None:
-        """Let go of shards, with their last checkpoints. From here on nothing is done under their epochs."""
+        """Let go of shards, with their last checkpoints. From here on nothing is done under their epochs.
+
+        What makes no sense, or is not held, is refused before anything is let go of. A checkpoint that leads
+        back or nowhere is refused too, but to let go never is: its shard goes on from what was saved, the
+        others from what they came with, and the error is raised in the end.
+        """
 
     def retire(self) -> None:
         """Announce that this consumer will leave: it is given nothing more, and asked for what it has."""
 
     def leave(self, checkpoints: Mapping[int, int | None] | None = None) -> None:
-        """Hand everything over at once, with last checkpoints where given, and end."""
+        """Hand everything over at once, with last checkpoints where given, and end.
+
+        One that makes no sense, or lies past its shard's end, is refused before anything is ended. One that
+        leads back is dropped, everything is handed over all the same, and the error is raised in the end.
+        """
 
     def abandon(self) -> None:
         """Fall silent without a word, as a crash would: what is held comes free after the timeout."""

@@ -75,17 +75,35 @@ def checked(strategy: str, answer: object, shards: Sequence[ShardId], members: M
     """A strategy's answer, if it gives every shard to one living member; otherwise what is wrong with it."""
     if not isinstance(answer, Mapping):
         raise StrategyRefused(strategy, f"it returned {type(answer).__name__}, not a dict of shard to member")
+    try:
+        return _checked(strategy, dict(answer), shards, members)
+    except StrategyRefused:
+        raise
+    except Exception as error:  # Around user code: the mapping, its keys and its values are the strategy's.
+        detail = f"its {type(answer).__name__} cannot be read: {type(error).__name__}: {error}"
+        raise StrategyRefused(strategy, detail) from error
+
+
+def _checked(
+    strategy: str, answer: dict[object, object], shards: Sequence[ShardId], members: Members
+) -> dict[ShardId, str]:
     wanted, known = set(shards), set(members)
     if lost := sorted(wanted - answer.keys()):
         raise StrategyRefused(strategy, f"it left out the shards {lost[:5]}")
     if invented := sorted(str(shard) for shard in answer.keys() - wanted):
         raise StrategyRefused(strategy, f"it invented the shards {invented[:5]}")
     # Looked at as it is, not as text: a number that reads like a name is no member.
-    if strangers := sorted(
-        {str(who) for who in answer.values() if not isinstance(who, str) or who not in known}
-    ):
-        raise StrategyRefused(strategy, f"it gave shards to {strangers[:5]}, who are no members")
-    return {shard: answer[shard] for shard in shards}
+    given: dict[ShardId, str] = {}
+    strangers: set[str] = set()
+    for shard in shards:
+        who = answer[shard]
+        if isinstance(who, str) and who in known:
+            given[shard] = who
+        else:
+            strangers.add(str(who))
+    if strangers:
+        raise StrategyRefused(strategy, f"it gave shards to {sorted(strangers)[:5]}, who are no members")
+    return given
 
 
 STRATEGIES: Final[dict[str, Strategy]] = {

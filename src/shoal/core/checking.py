@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TypeGuard
+from operator import index
+from typing import SupportsIndex, TypeGuard
 
 
 def is_whole(value: object) -> TypeGuard[int]:
     """A whole number. True and False are not numbers here."""
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def as_whole(value: object) -> int | None:
+    """A whole number, of Python or of NumPy, as one of Python; None if it is none. A bool is none."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        return None
+    try:
+        return index(value)
+    except TypeError:  # An array, or a bool of NumPy.
+        return None
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

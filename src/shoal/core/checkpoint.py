@@ -9,15 +9,16 @@ forced, and starts a new epoch (`ownership.Rewind`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from shoal.core.errors import CheckpointBackwards, Fenced, NotOwner, OffsetOutOfRange
+from shoal.core.checking import as_whole, is_instance_of
+from shoal.core.errors import CheckpointBackwards, Fenced, InvalidInput, NotOwner, OffsetOutOfRange
 from shoal.core.group import Claim
 from shoal.core.limits import MARKS_KEPT
 from shoal.core.model import Shard, ShardId, StreamName
-from shoal.core.reading import check_offset
+from shoal.core.reading import check_offset, whole_offset
 
 Marks = tuple[int, ...]
 """For each of so many lanes: all of its records below are done."""
@@ -71,6 +72,36 @@ def later(saved: int, offset: int) -> int:
     return offset if offset >= saved else saved
 
 
+def whole_checkpoint(offset: object) -> int:
+    """A checkpoint as a caller gave it: with its marks if it has some, otherwise an offset of Python's."""
+    return offset if isinstance(offset, Checkpoint) else whole_offset(offset)
+
+
+def whole_positions(given: Mapping[int, int]) -> dict[ShardId, int]:
+    """Checkpoints by shard as a caller gave them, or an error that names what is none."""
+    return {shard: whole_checkpoint(offset) for shard, offset in _by_shard(given).items()}
+
+
+def last_positions(given: Mapping[int, int | None]) -> dict[ShardId, int | None]:
+    """The same for shards that are let go of, where None stands for what was saved."""
+    return {
+        shard: None if offset is None else whole_checkpoint(offset)
+        for shard, offset in _by_shard(given).items()
+    }
+
+
+def _by_shard(given: Mapping[int, object]) -> dict[ShardId, object]:
+    if not is_instance_of(given, Mapping):
+        raise InvalidInput("checkpoints", given, "give them by shard: {shard: offset}")
+    found = {}
+    for shard, offset in given.items():
+        number = as_whole(shard)
+        if number is None:
+            raise InvalidInput("shard", shard, "a shard is an int, as in `leases`: {shard: offset}")
+        found[ShardId(number)] = offset
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save:
     """An owner's checkpoint."""
@@ -83,13 +114,24 @@ class Save:
 def check_save(stream: StreamName, claim: Claim, shard: Shard, save: Save) -> None:
     """Refuse what does not come from the owner, or leads backwards or nowhere."""
     check_fence(claim, claim.shard, save.epoch)
-    offset = check_offset(stream, shard, save.offset)
-    if offset < claim.checkpoint:
-        raise CheckpointBackwards(shard=shard.id, offset=offset, saved=claim.checkpoint)
+    check_place(str(stream), shard, claim.checkpoint, save.offset)
+
+
+def check_place(stream: str, shard: Shard, saved: int, offset: int) -> None:
+    """A checkpoint that is saved lies within what the shard keeps, and goes forward."""
+    check_offset(stream, shard, offset)
+    if offset < saved:
+        raise CheckpointBackwards(shard=shard.id, offset=offset, saved=saved)
+
+
+def check_end(stream: str, shard: Shard, offset: int) -> None:
+    """Refuse what was never an offset of this shard."""
+    if not 0 <= offset <= shard.next_offset:
+        raise OffsetOutOfRange(stream=stream, shard=shard.id, offset=offset, next_offset=shard.next_offset)
 
 
 def check_forward(stream: str, shard: Shard, saved: int, offset: int) -> None:
-    """A checkpoint goes forward, and not past the end. What retention took may be passed over."""
+    """A last checkpoint goes forward, and not past the end. What retention took may be passed over."""
     if offset < saved:
         raise CheckpointBackwards(shard=shard.id, offset=offset, saved=saved)
     if offset > shard.next_offset:

@@ -290,6 +290,17 @@ class NameTaken(ShoalError):
         self.consumer = consumer
 
 
+class MembershipFailed(ShoalError):
+    """A consumer's own thread met something that nobody foresaw, again and again, and ended."""
+
+    def __init__(self, *, consumer: str, detail: str) -> None:
+        super().__init__(
+            f"consumer={consumer!r}: its membership ended, since every heartbeat failed with {detail}; "
+            "what it held comes free after the timeout; join again, and report this fault"
+        )
+        self.consumer, self.detail = consumer, detail
+
+
 class HeartbeatOutdated(ShoalError):
     """A heartbeat that is not newer than the last one that counted; it changed nothing."""
 
@@ -305,7 +316,8 @@ class NotOwner(ShoalError):
         super().__init__(
             f"shard={shard}: it is held by {owner!r}, not by {consumer!r}; only its owner may do this"
             if owner is not None
-            else f"shard={shard}: nobody holds it, so {consumer!r} may not do this"
+            else f"shard={shard}: {consumer!r} does not hold it (any more); work only on what `leases` "
+            "shows, and leave this one alone until it is there again"
         )
         self.shard, self.consumer, self.owner = shard, consumer, owner
 

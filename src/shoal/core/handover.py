@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from shoal.core.checkpoint import check_forward
 from shoal.core.claims import ALREADY_ALLOC, TRANSFER, By, is_at_end, moved, vacated
 from shoal.core.events import Letting, Release
 from shoal.core.group import RULES, Claim, Group, Member, MemberStatus, Note
@@ -51,9 +50,11 @@ def handed_over(
             or shard is None
             or receiver is None
             or not _is_plain(giver, claim, letting, receiver)
+            or not _goes_forward(claim, shard, letting)
         ):
             return None
-        claim = _saved(group, claim, shard, letting)
+        if letting.checkpoint is not None:
+            claim = replace(claim, checkpoint=letting.checkpoint)
         if is_at_end(shard, claim.checkpoint):
             return None
         after = replace(after, epoch=after.epoch + 1)
@@ -87,9 +88,6 @@ def _is_plain(giver: Member, claim: Claim, letting: Letting, receiver: Member) -
     )
 
 
-def _saved(group: Group, claim: Claim, shard: Shard, letting: Letting) -> Claim:
-    """The claim with the last checkpoint of its owner, if it brought one."""
-    if letting.checkpoint is None:
-        return claim
-    check_forward(group.name, shard, claim.checkpoint, letting.checkpoint)
-    return replace(claim, checkpoint=letting.checkpoint)
+def _goes_forward(claim: Claim, shard: Shard, letting: Letting) -> bool:
+    """One that does not, the step refuses."""
+    return letting.checkpoint is None or claim.checkpoint <= letting.checkpoint <= shard.next_offset

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from shoal.core.checkpoint import check_forward, later
+from shoal.core.checkpoint import check_forward, check_place, later
 from shoal.core.claims import is_at_end
 from shoal.core.errors import Fenced, NotOwner
 from shoal.core.limits import CLOCK_MARGIN, EPOCH_JUMP
@@ -355,10 +355,12 @@ def vacated(row: LeaseRow) -> LeaseRow:
     return without_owner(row, None)
 
 
-def saved(row: LeaseRow | None, shard: Shard, holder: str, epoch: int, offset: int) -> LeaseRow:
-    """The row with its owner's checkpoint, or why it does not count."""
+def saved(
+    row: LeaseRow | None, shard: Shard, holder: str, epoch: int, offset: int, *, stream: str = ""
+) -> LeaseRow:
+    """The row with its owner's checkpoint, or why it does not count. `stream` is named in refusals."""
     row = fenced(row, shard.id, holder, epoch)
-    check_offset(row, shard, offset)
+    check_place(stream, shard, row.checkpoint, offset)
     return replace(
         row,
         revision=row.revision + 1,
@@ -392,7 +394,7 @@ def released(
 
     Letting go is never refused: a repeat, and a row that was taken away, are what they wanted. After a reset
     the fenced owner still lets go, but its checkpoint does not count. A checkpoint was checked when it was
-    sent first (`check_offset`); a repeat may meet a later save, or come with an older look at the shard.
+    sent first (`check_last`); a repeat may meet a later save, or come with an older look at the shard.
     """
     if row is None or row.consumer_owner != holder or row.owner_epoch != epoch:
         return None
@@ -416,9 +418,9 @@ def without_owner(row: LeaseRow, reserved_for: str | None) -> LeaseRow:
     )
 
 
-def check_offset(row: LeaseRow, shard: Shard, offset: int) -> None:
-    """A checkpoint goes forward, and not past the end."""
-    check_forward(row.group, shard, row.checkpoint, offset)
+def check_last(row: LeaseRow, shard: Shard, offset: int, *, stream: str = "") -> None:
+    """The last checkpoint of one who lets go: forward, and not past the end."""
+    check_forward(stream, shard, row.checkpoint, offset)
 
 
 def rewound(row: LeaseRow, shard: Shard, offset: int, number: int) -> LeaseRow:

@@ -26,7 +26,7 @@ from shoal.core.lease import (
     LeaseRow,
     Row,
     SequenceRow,
-    check_offset,
+    check_last,
     usable_ms,
 )
 from shoal.core.limits import GONE_MEMBERS_KEPT
@@ -62,9 +62,18 @@ class LeasedConsumer:
     """One incarnation of one consumer. Writer: the shell, under its lock."""
 
     def __init__(
-        self, *, group: str, name: str, incarnation: str, settings: GroupSettings, interval_ms: int
+        self,
+        *,
+        group: str,
+        name: str,
+        incarnation: str,
+        settings: GroupSettings,
+        interval_ms: int,
+        stream: str = "",
     ) -> None:
+        """`group` is its key in the table; `stream` is named in refusals."""
         check_timing(settings, settings.timeout_ms, interval_ms)
+        self._stream = stream
         self.settings = settings
         self.error: NameTaken | UnknownConsumer | None = None
         """Why it is no member any more. It only lets go, and does not join again."""
@@ -254,7 +263,7 @@ class LeasedConsumer:
         held = self._held.get(shard.id)
         if held is None or held.lease.epoch != epoch:
             raise NotOwner(shard=shard.id, consumer=self.me.name, owner=None)
-        return renewing.save(held.row, shard, self.me.incarnation, epoch, offset)
+        return renewing.save(held.row, shard, self.me.incarnation, epoch, offset, stream=self._stream)
 
     def release(self, shard: Shard, epoch: int, checkpoint: int | None) -> Change | None:
         """Let go, with the last checkpoint. From here on nothing is done under this epoch any more."""
@@ -262,7 +271,7 @@ class LeasedConsumer:
         if held is None or held.lease.epoch != epoch:
             return None
         if checkpoint is not None and not held.row.is_fenced:
-            check_offset(held.row, shard, checkpoint)
+            check_last(held.row, shard, checkpoint, stream=self._stream)
         letting = Letting(epoch=epoch, checkpoint=checkpoint)
         change = renewing.release(held.row, shard, self.me.incarnation, letting)
         self._lettings[shard.id] = letting
@@ -372,7 +381,7 @@ class LeasedConsumer:
         assert shard is not None, "a save or a release is checked against its shard"
         again = None
         if change.kind is ChangeKind.SAVE:
-            again = renewing.saved_again(found, shard, self.me.incarnation, change)
+            again = renewing.saved_again(found, shard, self.me.incarnation, change, stream=self._stream)
         elif found is not None and found.owner_epoch == change.old.owner_epoch:
             again = renewing.release(found, shard, self.me.incarnation, self._lettings.get(shard.id))
         if again is not None:

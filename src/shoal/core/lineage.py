@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from shoal.core.checking import is_whole
+from shoal.core.checking import as_whole
 from shoal.core.errors import UnknownShard
 from shoal.core.model import Shard, ShardId, StreamInfo
 from shoal.core.ring import RING_SIZE
@@ -18,9 +18,10 @@ from shoal.core.ring import RING_SIZE
 
 def find_shard(stream: StreamInfo, shard: object) -> Shard:
     """The shard of this id, or an error that says which ids there are."""
-    if not is_whole(shard) or not 0 <= shard < len(stream.shards):
+    number = as_whole(shard)
+    if number is None or not 0 <= number < len(stream.shards):
         raise UnknownShard(stream=str(stream.full_name), shard=shard, shards=len(stream.shards))
-    return stream.shards[shard]
+    return stream.shards[number]
 
 
 def ancestors(shards: Sequence[Shard], shard: int) -> list[ShardId]:

@@ -79,9 +79,11 @@ class Stepped:
     """Of a rewind in an in-order group: descendants of which something had been read."""
 
 
-def step(group: Group, event: Event, shards: Sequence[Shard], strategies: Strategies) -> Stepped:
-    """Apply one event. Same arguments, same answer."""
-    work = _Work(group=group, shards=shards)
+def step(
+    group: Group, event: Event, shards: Sequence[Shard], strategies: Strategies, *, stream: str = ""
+) -> Stepped:
+    """Apply one event. Same arguments, same answer. `stream` is named in refusals."""
+    work = _Work(group=group, shards=shards, stream=stream)
     had_been_read: Sequence[ShardId] = ()
     let_go: Sequence[ShardId] = ()
     match event:
@@ -118,6 +120,7 @@ class _Work:
 
     group: Group
     shards: Sequence[Shard]
+    stream: str
     claims: list[Claim] = field(init=False)
     members: dict[str, Member] = field(init=False)
     settings: GroupSettings = field(init=False)
@@ -271,7 +274,7 @@ def _find_claim(work: _Work, shard: ShardId, incarnation: str) -> Claim:
 
 def _saved(work: _Work, claim: Claim, checkpoint: int) -> Claim:
     """The claim with its owner's last checkpoint."""
-    check_forward(work.group.name, work.shards[claim.shard], claim.checkpoint, checkpoint)
+    check_forward(work.stream, work.shards[claim.shard], claim.checkpoint, checkpoint)
     return replace(claim, checkpoint=checkpoint)
 
 
@@ -526,7 +529,8 @@ def _wanted(work: _Work, strategy: Strategy, names: list[str]) -> dict[ShardId, 
         if (name := work.name(claim.intended)) is not None:
             held[claim.shard] = name
     try:
-        answer = strategy(shards, names, held)
+        # Copies: one that uses up what it was given must not use up what its answer is checked against.
+        answer = strategy(list(shards), list(names), dict(held))
     except Exception as error:  # Around user code.
         raise StrategyRefused(work.settings.strategy, f"it raised {type(error).__name__}: {error}") from error
     return checked(work.settings.strategy, answer, shards, names)

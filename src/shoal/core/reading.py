@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import index
-from typing import SupportsIndex
 
-from shoal.core.checking import is_number, is_whole
+from shoal.core.checking import as_whole, is_number, is_whole
 from shoal.core.errors import InvalidInput, OffsetExpired, OffsetOutOfRange
 from shoal.core.limits import READ_BYTES_DEFAULT, READ_JOIN_BYTES, READ_RECORDS_DEFAULT, READ_WAIT_S_MAX
 from shoal.core.model import Shard, StreamName
@@ -57,12 +55,13 @@ class ReadPlan:
 
 def whole_offset(offset: object) -> int:
     """An offset, of any stream: a whole number, whether of Python or of NumPy."""
-    if isinstance(offset, bool) or not isinstance(offset, SupportsIndex):
+    whole = as_whole(offset)
+    if whole is None:
         raise InvalidInput("offset", offset, "an offset is an int from 0 on")
-    return index(offset)
+    return whole
 
 
-def check_offset(stream: StreamName, shard: Shard, offset: object) -> int:
+def check_offset(stream: StreamName | str, shard: Shard, offset: object) -> int:
     """An offset that can be read from: kept, and not past the end."""
     offset = whole_offset(offset)
     if not 0 <= offset <= shard.next_offset:

@@ -131,17 +131,24 @@ def renewed_again(held: Held, change: Change) -> Change:
     return replace(change, old=held.row, new=after)
 
 
-def save(row: LeaseRow | None, shard: Shard, holder: str, epoch: int, offset: int) -> Change:
+def save(
+    row: LeaseRow | None, shard: Shard, holder: str, epoch: int, offset: int, *, stream: str = ""
+) -> Change:
     """The owner's checkpoint, or why it does not count. It renews nothing."""
-    return Change(kind=ChangeKind.SAVE, old=row, new=saved(row, shard, holder, epoch, offset))
+    after = saved(row, shard, holder, epoch, offset, stream=stream)
+    return Change(kind=ChangeKind.SAVE, old=row, new=after)
 
 
-def saved_again(row: LeaseRow | None, shard: Shard, holder: str, change: Change) -> Change | None:
+def saved_again(
+    row: LeaseRow | None, shard: Shard, holder: str, change: Change, *, stream: str = ""
+) -> Change | None:
     """A save that was refused, on the row that was found; None if it is in after all."""
     assert isinstance(change.new, LeaseRow)
     epoch, offset = change.new.owner_epoch, change.new.checkpoint
     mine = fenced(row, shard.id, holder, epoch)
-    return None if is_same(mine.checkpoint, offset) else save(mine, shard, holder, epoch, offset)
+    if is_same(mine.checkpoint, offset):
+        return None
+    return save(mine, shard, holder, epoch, offset, stream=stream)
 
 
 def release(row: LeaseRow | None, shard: Shard, holder: str, letting: Letting | None) -> Change | None:

@@ -22,8 +22,8 @@ def start_of(field: str, value: object) -> Start:
         return Start(kind=StartKind.TIME, time_ms=timestamp_ms(value))
     if isinstance(value, Mapping):
         return Start(kind=StartKind.OFFSETS, offsets=dict(value))
-    if value in {StartKind.EARLIEST, StartKind.LATEST}:
-        return Start(kind=StartKind(str(value)))
+    if isinstance(value, str) and value in {StartKind.EARLIEST, StartKind.LATEST}:
+        return Start(kind=StartKind(value))
     raise InvalidInput(field, value, "'earliest', 'latest', a datetime with a time zone, or {shard: offset}")
 
 

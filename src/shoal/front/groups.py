@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from shoal.consumer import CoordinatedMembership, LeasedMembership, Listener, Membership
 from shoal.core.checking import is_whole
-from shoal.core.checkpoint import Save
+from shoal.core.checkpoint import Save, whole_checkpoint
 from shoal.core.describing import GroupInfo
 from shoal.core.errors import InvalidInput, UnknownGroup, UnknownStream
 from shoal.core.group import (
@@ -132,7 +132,9 @@ class GroupCalls:
 
     def delete_group(self, stream: str, group: str, *, force: bool = False) -> None:
         """Remove a group with its checkpoints. One that consumers use is removed only with `force`."""
-        self._service.groups.delete(stream_name(stream), checked_name("group", group), force=force)
+        self._service.groups.delete(
+            stream_name(stream), checked_name("group", group), force=flag("force", force)
+        )
 
     def reset_group(
         self, stream: str, group: str, to: str | datetime | Mapping[int, int]
@@ -159,8 +161,8 @@ class GroupCalls:
 
         A forced one ends the owner's lease, and opens a shard again that was over.
         """
-        name, groups = stream_name(stream), self._service.groups
-        if force:
+        name, groups, offset = stream_name(stream), self._service.groups, whole_checkpoint(offset)
+        if flag("force", force):
             start = Start(kind=StartKind.OFFSETS, offsets={shard: offset})
             return groups.rewind(name, checked_name("group", group), start, "forced checkpoint")
         fence = self._fence(stream, group, epoch)

@@ -291,7 +291,7 @@ class LocalGroups:
                 group, stream = loaded
                 if at_version is not None and group.version != at_version:
                     return Stepped(group=group)
-                stepped = step(group, event, stream.shards, self._strategies)
+                stepped = step(group, event, stream.shards, self._strategies, stream=str(stream.full_name))
                 if stepped.group is group:
                     return stepped
                 if self._store.save_group(group, stepped.group, stepped.notes, _now_ms()):

@@ -105,7 +105,8 @@ class LeasedGroups:
             for save in saves:
                 shard = find_shard(stream, save.shard)
                 row = check_epoch(leased.table.load(leased.key, shard.id), shard.id, save.epoch)
-                after = saved(row, shard, row.consumer_owner or "", save.epoch, save.offset)
+                holder = row.consumer_owner or ""
+                after = saved(row, shard, holder, save.epoch, save.offset, stream=str(stream.full_name))
                 changes.append(Change(kind=ChangeKind.SAVE, old=row, new=after))
             tried = leased.table.attempt(leased.key, changes, together=True)
             if any(one.outcome is Outcome.UNKNOWN for one in tried):

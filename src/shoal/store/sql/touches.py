@@ -6,16 +6,17 @@ of a view that is the newest, reads and writes one row.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.engine import Connection
 
 from shoal.core.checkpoint import check_save, marks_text
 from shoal.core.claims import is_at_end
-from shoal.core.errors import NotOwner, ShoalError, UnknownConsumer
+from shoal.core.errors import NotOwner, ShoalError, StoreFailure, UnknownConsumer
 from shoal.core.events import Forgotten, Release
 from shoal.core.group import Claim, Group, Member
 from shoal.core.handover import HandedOver, handed_over
@@ -29,6 +30,8 @@ from shoal.store.sql.database import Database
 from shoal.store.sql.group_rows import claim_of, group_of, member_of
 from shoal.store.sql.group_saving import save_hand_over
 from shoal.store.sql.prepared import PreparedSelect, PreparedWrite
+
+_log: Final = logging.getLogger("shoal.store")
 
 _groups = tables.groups.c
 _members = tables.members.c
@@ -46,7 +49,38 @@ class SQLTouches:
         self._database = database
 
     def touch(self, touches: Sequence[Touch], now_ms: int) -> list[TouchAnswer]:
-        """See GroupStore."""
+        """See GroupStore.
+
+        A fault that has no better name is one touch's own: nothing of this commit is in, so each is tried by
+        itself, and only the one that brings the fault is answered with it.
+        """
+        try:
+            return self._commit(touches, now_ms)
+        except StoreFailure:
+            if len(touches) == 1:
+                raise
+            _log.warning(
+                "a commit of %s touches failed; each is tried by itself", len(touches), exc_info=True
+            )
+        except ShoalError:
+            raise
+        except Exception as error:
+            if len(touches) == 1:
+                raise StoreFailure(f"{type(error).__name__}: {error}") from error
+            # A request's edge: what one of them brings must not end the heartbeats of the others.
+            _log.warning(
+                "a commit of %s touches failed; each is tried by itself", len(touches), exc_info=True
+            )
+        return [self._alone(touch, now_ms) for touch in touches]
+
+    def _alone(self, touch: Touch, now_ms: int) -> TouchAnswer:
+        try:
+            (answer,) = self.touch([touch], now_ms)
+        except ShoalError as error:
+            return error
+        return answer
+
+    def _commit(self, touches: Sequence[Touch], now_ms: int) -> list[TouchAnswer]:
         with self._database.write() as connection:
             # Locks first, and in this order: what MariaDB reads after this is as of now, and no step that
             # changes what one of these members holds can commit until we do.
@@ -135,7 +169,7 @@ def _save(connection: Connection, touch: Touch, groups: dict[int, Group], now_ms
         rows.append(
             {
                 "at": touch.group_id,
-                "of_shard": save.shard,
+                "of_shard": int(save.shard),
                 "offset": int(save.offset),
                 "to_marks": marks_text(save.offset),
                 "now": now_ms,

@@ -14,6 +14,7 @@ and servers that go away (`tests/crash`), or how fast anything is (`bench`).
 
 from shoal.testing.contract.appending import AppendContract
 from shoal.testing.contract.beating import BeatContract
+from shoal.testing.contract.checkpointing import CheckpointContract
 from shoal.testing.contract.grouping import GroupContract
 from shoal.testing.contract.idempotence import IdempotenceContract
 from shoal.testing.contract.owning import OwnershipContract
@@ -45,6 +46,7 @@ class HubContract(
     GroupContract,
     OwnershipContract,
     BeatContract,
+    CheckpointContract,
     WorkerContract,
 ):
     """Every test of the contract. Override `hub_url`, or also `hub` to share one hub among the tests."""
