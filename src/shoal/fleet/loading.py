@@ -11,6 +11,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -107,11 +108,15 @@ def _instead(module: ModuleType) -> str:
 
 
 def _check(target: str, found: object) -> None:
+    if callable(found) and not isinstance(found, Processor):
+        _check_callable(target, found)
     try:
         factory_of(found)
     except InvalidInput as error:
         raise InvalidInput("processor", target, f"it is {_kind(found)}; {error.remedy}") from error
-    assert callable(found)
+
+
+def _check_callable(target: str, found: Callable[..., object]) -> None:
     if isinstance(found, type):
         missing = [name for name in _METHODS if not callable(getattr(found, name, None))]
         if missing:
