@@ -336,6 +336,8 @@ class Newcomer:
     """How often it beats; None is a quarter of the group's timeout."""
     is_again: bool = False
     """It was a member before, and was expired."""
+    group_id: int | None = None
+    """Of one that comes back: the group it was a member of. Another one of that name is not joined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,6 @@ from shoal.core.errors import (
     StoreError,
     StoreUnavailable,
     UnknownConsumer,
-    UnknownGroup,
 )
 from shoal.core.group import Group, default_interval_ms
 from shoal.core.holding import Answered, Holding, Lease
@@ -35,6 +34,7 @@ from shoal.core.lease import Change, LeaseRow
 from shoal.core.lease_view import noted
 from shoal.core.leasing import LeasedConsumer, Outcome, Told
 from shoal.core.limits import STEP_TRIES_MAX
+from shoal.core.membership import check_same
 from shoal.core.model import Shard, ShardId, StreamName
 from shoal.core.taking import View
 from shoal.forks import renew_in_child
@@ -310,10 +310,7 @@ class LeasedMembership(Member):
                     rest_s = one_round()
                 rest(rest_s)
             except (NotFound, HubClosed) as error:
-                self._error = error
-                self._void = True
-                with self._changed:
-                    self._note_change()
+                self._end(self._gone() if isinstance(error, NotFound) else error)
             except ShoalError as error:
                 # The table may be away. What is held is not acted on past its deadline.
                 _log.warning("%s of %s: %s", self.name, self.group, error)
@@ -322,6 +319,13 @@ class LeasedMembership(Member):
                 # Without its taker a consumer would seem to live, and take nothing for ever.
                 _log.exception("%s of %s", self.name, self.group)
                 self._stop.wait(_RETRY_S)
+
+    def _end(self, error: ShoalError) -> None:
+        with self._changed:
+            lost = list(self.leases.values())
+            self._error, self._void = error, True
+            self._note_change()
+        self._hear(Told(lost=lost))
 
     @property
     def _is_over(self) -> bool:
@@ -335,13 +339,12 @@ class LeasedMembership(Member):
     def _renew(self) -> float:
         """One round of renewals; how long until the next."""
         began = time.monotonic()
+        group = self._service.groups.find(self.stream, self.group)
+        check_same(group, self.group_id, str(self.stream))
+        self._settings = group.settings
         if isinstance(self._consumer.error, UnknownConsumer):
             self._come_back()
             return 0.0
-        group = self._service.groups.find(self.stream, self.group)
-        if group.id != self.group_id:  # Deleted, and made again.
-            raise UnknownGroup(stream=str(self.stream), group=self.group)
-        self._settings = group.settings
         with self._changed:
             self._consumer.change_settings(group.settings)
             changes = self._consumer.beat(boot_ms(), is_taking=not self._is_retired)

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from shoal.consumer.membership import Listener
-from shoal.core.errors import NotOwner
+from shoal.core.errors import NotOwner, UnknownGroup
 from shoal.core.holding import Answered, Lease
 from shoal.core.model import ShardId, StreamName
 
@@ -77,6 +77,10 @@ class Member(ABC):
         if lease is None:
             raise NotOwner(shard=shard, consumer=self.name, owner=None)
         return lease
+
+    def _gone(self) -> UnknownGroup:
+        """Whatever was not found, the group or its stream: the group that this was a member of is no more."""
+        return UnknownGroup(stream=str(self.stream), group=self.group)
 
     def _note_change(self) -> None:
         """Wake those who wait. Under the lock."""

@@ -61,7 +61,7 @@ from shoal.core.group import (
     ShardState,
 )
 from shoal.core.limits import EPOCH_JUMP
-from shoal.core.membership import check_timing, departed, is_dead, joined, pruned
+from shoal.core.membership import check_coordinated, check_timing, departed, is_dead, joined, pruned
 from shoal.core.model import Shard, ShardId
 
 Strategies = Mapping[str, Strategy]
@@ -214,6 +214,7 @@ def _as_answered(claim: Claim) -> tuple[str | None, int, ShardState, bool]:
 
 
 def _join(work: _Work, event: Join) -> None:
+    check_coordinated(work.settings)
     if event.incarnation not in work.members:
         check_timing(work.settings, event.timeout_ms, event.interval_ms)
     newcomer = Member(

@@ -46,7 +46,7 @@ from shoal.core.group import (
 from shoal.core.handover import HandedOver
 from shoal.core.holding import Assignment, View
 from shoal.core.limits import STEP_TRIES_MAX
-from shoal.core.membership import Beat, is_dead, watched
+from shoal.core.membership import Beat, check_same, is_dead, watched
 from shoal.core.model import Shard, ShardId, StreamInfo, StreamName
 from shoal.core.ownership import Stepped, step
 from shoal.core.positions import Start, resolved
@@ -198,6 +198,7 @@ class LocalGroups:
     def join(self, name: StreamName, group: str, newcomer: Newcomer) -> Joined:
         """See GroupService."""
         found = self.find(name, group)
+        check_same(found, newcomer.group_id, str(name))
         timeout_ms = found.settings.timeout_ms
         event = Join(
             name=newcomer.name,

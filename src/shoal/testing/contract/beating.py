@@ -15,6 +15,7 @@ from shoal.core.errors import (
     NotOwner,
     OffsetOutOfRange,
     UnknownConsumer,
+    UnknownGroup,
 )
 from shoal.core.events import Letting
 from shoal.core.membership import Beat
@@ -125,6 +126,27 @@ class BeatContract(HubSuite):
         back = Newcomer(name="anna", incarnation="anna-3", is_again=True)
         with pytest.raises(NameTaken):
             hub.service.groups.join(stream_name(orders), "billing", back)
+
+    def test_one_that_comes_back_to_a_group_made_anew_is_told_that_its_own_is_gone(
+        self, hub: Hub, orders: str
+    ) -> None:
+        hub.create_stream(orders, shards=1)
+        for coordination in ("coordinated", "leased"):
+            hub.create_group(orders, "billing", timeout=10)
+            anna = _Raw(hub, orders, "anna", "anna-1")
+            hub.delete_group(orders, "billing", force=True)
+            hub.create_group(orders, "billing", timeout=10, coordination=coordination)
+            back = Newcomer(name="anna", incarnation="anna-2", is_again=True, group_id=anna.joined.group_id)
+            with pytest.raises(UnknownGroup, match="billing"):
+                hub.service.groups.join(stream_name(orders), "billing", back)
+            hub.delete_group(orders, "billing")
+
+    def test_the_hub_makes_nobody_a_member_of_a_group_that_is_leased(self, hub: Hub, orders: str) -> None:
+        hub.create_stream(orders, shards=1)
+        hub.create_group(orders, "billing", timeout=10, coordination="leased")
+        with pytest.raises(InvalidInput, match="coordination='leased'"):
+            _Raw(hub, orders, "anna", "anna-1")
+        assert hub.describe_group(orders, "billing").members == ()
 
     # --- Heartbeats. ---
 

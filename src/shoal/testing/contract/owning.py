@@ -12,6 +12,7 @@ from shoal.core.errors import (
     NotOwner,
     OffsetOutOfRange,
     ShoalError,
+    UnknownGroup,
 )
 from shoal.core.model import ShardId
 from shoal.testing.contract.suite import ConnectAgain, HubSuite
@@ -373,6 +374,36 @@ class OwnershipContract(HubSuite):
             eventually(lambda: kinds().count("forced") == 1, "it is in the history, once")
             assert kinds().index("frozen") < kinds().index("forced")
             anna.leave()
+
+    # --- Made anew. ---
+
+    @pytest.mark.parametrize("made_as", ["coordinated", "leased"])
+    @pytest.mark.parametrize("what", ["group", "stream"])
+    def test_a_member_of_a_group_that_was_deleted_is_none_of_the_next_one_of_its_name(
+        self, hub: Hub, orders: str, coordination: str, made_as: str, what: str
+    ) -> None:
+        hub.create_stream(orders, shards=2)
+        hub.create_group(orders, "billing", timeout=QUICK, coordination=coordination)
+        lost: list[int] = []
+        anna = hub.join_group(
+            orders, "billing", "anna", listener=lambda told: lost.extend(one.shard for one in told.lost)
+        )
+        holds(anna, [0, 1])
+        if what == "group":
+            hub.delete_group(orders, "billing", force=True)
+        else:
+            hub.delete_stream(orders)
+            hub.create_stream(orders, shards=2)
+        hub.create_group(orders, "billing", timeout=QUICK, coordination=made_as)
+        with hub.join_group(orders, "billing", "bert") as bert:
+            eventually(lambda: anna.error is not None, "anna hears of it")
+            assert isinstance(anna.error, UnknownGroup)
+            assert str(anna.error) == str(UnknownGroup(stream=orders, group="billing"))
+            assert anna.leases == {}
+            eventually(lambda: sorted(lost) == [0, 1], "its listener is told")
+            holds(bert, [0, 1])
+            assert [m.name for m in hub.describe_group(orders, "billing").members] == ["bert"]
+        anna.leave()
 
     # --- Seeing it. ---
 
