@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final
 
 from shoal.core.checking import is_number
-from shoal.core.errors import InvalidInput
+from shoal.core.errors import InvalidInput, OtherLeaseStore
 from shoal.core.limits import GROUP_TIMEOUT_S_MAX, GROUP_TIMEOUT_S_MIN, HANDOVER_TIMEOUT_S_MAX
 from shoal.core.model import ShardId
 from shoal.core.retry import Policy
@@ -84,6 +84,9 @@ class GroupSettings:
     strategy: str = "balanced"
     lease_table: str | None = None
     """Of a leased group: the name of the table that its rows are in."""
+    lease_store: str | None = None
+    """Of a leased group: the identity of the database that the table is in. Consumers that looked into two
+    would each find nobody else."""
     failure: Policy | None = None
     """What its workers do when user code raises, unless they are told otherwise; None: by `in_order`."""
     rules: int = RULES
@@ -230,6 +233,13 @@ def handover_timeout_ms(seconds: object) -> int | None:
     if not is_number(seconds) or not 0 < seconds <= HANDOVER_TIMEOUT_S_MAX:
         raise InvalidInput("handover_timeout", seconds, f"None, or seconds up to {HANDOVER_TIMEOUT_S_MAX:g}")
     return max(1, round(seconds * 1000))
+
+
+def check_lease_store(group: Group, identity: str, where: str) -> None:
+    """Refuse to look for a leased group's rows in a database that it was not made with."""
+    wanted = group.settings.lease_store
+    if wanted is not None and wanted != identity:
+        raise OtherLeaseStore(group=group.name, wanted=wanted, found=identity, where=where)
 
 
 def check_settings(settings: GroupSettings) -> GroupSettings:

@@ -102,6 +102,8 @@ class LocalGroups:
                 settings.strategy,
                 f"not known; one of {', '.join(sorted(self._strategies))}, or name it in connect()",
             )
+        if settings.coordination is Coordination.LEASED:
+            settings = self._leased.placed(settings)
         stream = self._store.load_stream(name)
         positions = resolved(stream, start, lambda shard, ms: self._offset_at(stream, shard, ms))
         ended: set[ShardId] = set()
@@ -150,6 +152,8 @@ class LocalGroups:
     ) -> GroupInfo:
         """See GroupService."""
         found = self.find(name, group)
+        if found.settings.coordination is Coordination.LEASED:
+            self._leased.opened(found)  # Refused here, if its rows are elsewhere: nothing is changed yet.
         self._step(found.id, Update(settings=check_settings(change(found.settings))))
         return self.describe(name, group)
 
@@ -265,10 +269,14 @@ class LocalGroups:
     def follow(self, stream: StreamInfo) -> None:
         """The stream was split or merged: let its groups know."""
         for group in self._store.list_groups(stream.id):
-            if group.settings.coordination is Coordination.COORDINATED:
-                self._step(group.id, Sync())
-            else:
-                self._leased.follow(group)
+            try:
+                if group.settings.coordination is Coordination.COORDINATED:
+                    self._step(group.id, Sync())
+                else:
+                    self._leased.follow(group)
+            except ShoalError as error:
+                # Whoever watches the group lets it know; its consumers look by themselves.
+                _log.warning("group %s of %s: %s", group.name, stream.full_name, error)
 
     def close(self) -> None:
         """End the watch."""

@@ -12,7 +12,7 @@ from typing import Final
 
 from shoal.core.checkpoint import Save
 from shoal.core.errors import GroupInUse, StoreBusy, StoreUnavailable
-from shoal.core.group import Group
+from shoal.core.group import Group, GroupSettings, check_lease_store
 from shoal.core.lease import Change, ChangeKind, check_epoch, saved
 from shoal.core.lease_reset import Resetting
 from shoal.core.lease_view import as_group, noted
@@ -32,6 +32,10 @@ class LeasedGroups:
         self._leases = leases
         self._known: dict[int, LeasedGroup] = {}
 
+    def placed(self, settings: GroupSettings) -> GroupSettings:
+        """The settings of a new group, tied to the database that its rows will be in."""
+        return replace(settings, lease_store=self._leases.identity)
+
     def opened(self, group: Group) -> LeasedGroup:
         """Its table, its key in there, and where it began. Remembered: none of that changes."""
         known = self._known.get(group.id)
@@ -46,6 +50,7 @@ class LeasedGroups:
         return self._open(group)
 
     def _open(self, group: Group) -> LeasedGroup:
+        check_lease_store(group, self._leases.identity, self._leases.description)
         loaded = self._store.load_group(group.id)
         starts = {} if loaded is None else {claim.shard: claim.checkpoint for claim in loaded[0].claims}
         return LeasedGroup(

@@ -168,6 +168,7 @@ groups: Final = Table(
     Column("delivery", String(16), nullable=False),
     Column("strategy", _Name, nullable=False),
     Column("lease_table", String(48)),
+    Column("lease_store", String(32)),
     Column("failure", String(16)),
     Column("rules", Integer, nullable=False),
     Column("distrust_ms", BigInteger, nullable=False),

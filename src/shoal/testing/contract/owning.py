@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from shoal import Hub
@@ -11,6 +13,7 @@ from shoal.core.errors import (
     NameTaken,
     NotOwner,
     OffsetOutOfRange,
+    OtherLeaseStore,
     ShoalError,
     UnknownGroup,
 )
@@ -374,6 +377,34 @@ class OwnershipContract(HubSuite):
             eventually(lambda: kinds().count("forced") == 1, "it is in the history, once")
             assert kinds().index("frozen") < kinds().index("forced")
             anna.leave()
+
+    # --- One table for all. ---
+
+    def test_a_leased_groups_rows_are_looked_for_where_it_was_made_and_nowhere_else(
+        self, hub: Hub, orders: str, connect_again: ConnectAgain, tmp_path: Path
+    ) -> None:
+        leases = f"sqlite:///{tmp_path / 'leases.db'}"
+        apart, another = connect_again(leases=leases), connect_again(leases=leases)
+        apart.create_stream(orders, shards=2)
+        apart.create_group(orders, "billing", timeout=10, coordination="leased")
+        with apart.join_group(orders, "billing", "anna") as anna:
+            holds(anna, [0, 1])
+            made = apart.list_groups(orders)[0].settings
+            for call in (
+                lambda: hub.join_group(orders, "billing", "bert"),
+                lambda: hub.describe_group(orders, "billing"),
+                lambda: hub.update_group(orders, "billing", timeout=5),
+                lambda: hub.reset_group(orders, "billing", "latest"),
+                lambda: hub.delete_group(orders, "billing", force=True),
+            ):
+                with pytest.raises(OtherLeaseStore, match=r"connect\(leases=") as refused:
+                    call()
+                assert (refused.value.group, refused.value.wanted) == ("billing", made.lease_store)
+                assert refused.value.found != made.lease_store
+            assert apart.list_groups(orders)[0].settings == made
+            with another.join_group(orders, "billing", "carl") as carl:
+                settle(apart, orders, "billing", [anna, carl])
+            hub.split_shard(orders, 0)  # The shards change all the same.
 
     # --- Made anew. ---
 
