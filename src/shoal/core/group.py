@@ -159,6 +159,13 @@ class Claim:
         return not self.lapse_ms and not self.is_fenced
 
     @property
+    def timer(self) -> tuple[int, int, int] | None:
+        """While its owner is asked to let go: what stands still as long as nobody has added to that time."""
+        if self.state is not ShardState.TRANSFER or self.owner is None:
+            return None
+        return (self.owner_epoch, self.handover_ms, self.lapse_ms)
+
+    @property
     def start(self) -> int:
         """The next offset to consume, now or once it has begun anew."""
         return self.checkpoint if self.restart is None or self.restart == AS_SAVED else self.restart
@@ -167,6 +174,15 @@ class Claim:
     def intended(self) -> str | None:
         """Who has it, or will have it."""
         return self.next or self.owner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timers:
+    """What waits for time to pass in a group, as someone saw it. What else happens there does not matter."""
+
+    handovers: Mapping[ShardId, tuple[int, int, int]]
+    distrust: tuple[int, int]
+    """With the last epoch: one more forgetting begins anew, and may come to the same number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +202,14 @@ class Group:
     distrust_ms: int = 0
     """The store forgot commits: nothing is granted until so much time has been watched."""
     created_ms: int = 0
+
+    @property
+    def timers(self) -> Timers:
+        """For an observer, to show when it comes back."""
+        return Timers(
+            handovers={claim.shard: timer for claim in self.claims if (timer := claim.timer) is not None},
+            distrust=(self.distrust_ms, self.epoch),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

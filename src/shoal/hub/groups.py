@@ -40,6 +40,7 @@ from shoal.core.group import (
     Member,
     Note,
     ShardState,
+    Timers,
     check_settings,
     default_interval_ms,
 )
@@ -290,7 +291,7 @@ class LocalGroups:
             raise answer
         return answer
 
-    def _step(self, group_id: int, event: Event, at_version: int | None = None) -> Stepped:
+    def _step(self, group_id: int, event: Event) -> Stepped:
         """Load, think, save; again if another process was faster. Steps of this process take turns."""
         with self._locks.setdefault(group_id, threading.Lock()):
             for attempt in range(STEP_TRIES_MAX):
@@ -298,8 +299,6 @@ class LocalGroups:
                 if loaded is None:
                     raise UnknownGroup(stream="?", group=str(group_id))
                 group, stream = loaded
-                if at_version is not None and group.version != at_version:
-                    return Stepped(group=group)
                 stepped = step(group, event, stream.shards, self._strategies)
                 if stepped.group is group:
                     return stepped
@@ -347,7 +346,8 @@ class _Served:
     used_s: float
     timeout_s: float
     members: Sequence[Member] = ()
-    version: int = -1
+    timers: Timers | None = None
+    """What waits for time to pass."""
     read_s: float = 0.0
     pause_s: float = field(default=0.5)
 
@@ -359,7 +359,7 @@ class _Watch:
     Writer of the fields: any thread, under `_lock`; what is in a `_Served`, only the thread.
     """
 
-    def __init__(self, store: Store, step_group: Callable[..., Stepped]) -> None:
+    def __init__(self, store: Store, step_group: Callable[[int, Event], Stepped]) -> None:
         self._store = store
         self._step = step_group
         self.renew()
@@ -413,10 +413,10 @@ class _Watch:
                     return
                 except ShoalError as error:
                     # The store may be away. What was not watched counts for nothing: begin anew.
-                    one.members, one.version = (), -1
+                    one.members, one.timers = (), None
                     _log.warning("watching group %s: %s", group_id, error)
                 except Exception:  # noqa: BLE001 - a thread's top: watching must not end with one fault
-                    one.members, one.version = (), -1
+                    one.members, one.timers = (), None
                     _log.exception("watching group %s failed", group_id)
             self._wake.wait(min(one.pause_s for _, one in served))
             self._wake.clear()
@@ -428,7 +428,7 @@ class _Watch:
             self._store.add_watches(
                 group_id, [(member, watched(member, elapsed_ms)) for member in one.members]
             )
-        one.version = self._pass_time(group_id, one.version, elapsed_ms)
+        one.timers = self._pass_time(group_id, one.timers, elapsed_ms)
         one.members = self._store.load_members(group_id)
         one.read_s = time.monotonic()
         one.pause_s = max(0.02, min([2000, *(member.interval_ms for member in one.members)]) / 2000)
@@ -438,17 +438,17 @@ class _Watch:
         if self._store.is_unsettled(group_id):
             self._step(group_id, Sync())
 
-    def _pass_time(self, group_id: int, version: int, elapsed_ms: int) -> int:
+    def _pass_time(self, group_id: int, seen: Timers | None, elapsed_ms: int) -> Timers | None:
         """Where time itself moves something (a bounded hand-over, a store's forgetting), let it pass.
 
-        Only if the group is as it was at the last look; the version that it has now.
+        `seen` is what the last look found; the answer is what this one did.
         """
         if not self._store.has_timers(group_id):
-            return -1
-        if version >= 0 and elapsed_ms > 0:
-            return self._step(group_id, Watched(elapsed_ms=elapsed_ms), version).group.version
+            return None
+        if seen is not None and elapsed_ms > 0:
+            return self._step(group_id, Watched(elapsed_ms=elapsed_ms, seen=seen)).group.timers
         loaded = self._store.load_group(group_id)
-        return -1 if loaded is None else loaded[0].version
+        return None if loaded is None else loaded[0].timers
 
 
 def _now_ms() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -377,6 +378,22 @@ class OwnershipContract(HubSuite):
             eventually(lambda: kinds().count("forced") == 1, "it is in the history, once")
             assert kinds().index("frozen") < kinds().index("forced")
             anna.leave()
+
+    def test_a_handover_timeout_runs_out_however_much_else_happens_in_the_group(
+        self, hub: Hub, orders: str, coordination: str
+    ) -> None:
+        hub.create_stream(orders, shards=2)
+        hub.create_group(orders, "billing", timeout=QUICK, handover_timeout=0.2, coordination=coordination)
+        policies = itertools.cycle(["strict", "best_tried"])
+        with hub.join_group(orders, "billing", "slow") as slow:
+            holds(slow, [0, 1])
+            with hub.join_group(orders, "billing", "anna") as anna:
+
+                def has_one_after_a_change() -> bool:
+                    hub.update_group(orders, "billing", failure=next(policies))
+                    return len(anna.leases) == 1
+
+                eventually(has_one_after_a_change, "the shard moves", QUICK * 10, every_s=0.02)
 
     # --- One table for all. ---
 
