@@ -542,7 +542,7 @@ def _wanted(work: _Work, strategy: Strategy, names: list[str]) -> dict[ShardId, 
 
 
 def _asked_ms(work: _Work, claim: Claim) -> int:
-    """How long the owner has been asked: it goes on when it is for another now, whose place was free."""
+    """How long the owner has been asked already: who was to have it is gone, and it is another's turn."""
     before = work.group.claims[claim.shard] if claim.shard < len(work.group.claims) else claim
     is_same = before.state is TRANSFER and before.owner_epoch == claim.owner_epoch
     return before.handover_ms if is_same and before.restart is None else 0

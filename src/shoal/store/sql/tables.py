@@ -252,6 +252,10 @@ sequences: Final = Table(
     **_BYTEWISE,
 )
 
+EPOCHS: Final = "epoch"
+"""The sequence of the highest epoch that any group gave. Its row is made with the schema: who gives the first
+epoch ever would otherwise meet another who does, in another group."""
+
 MIGRATIONS: Final[Sequence[Sequence[Table]]] = (
     (projects, streams, shards, batches),
     (producers,),
