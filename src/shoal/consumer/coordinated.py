@@ -221,7 +221,10 @@ class CoordinatedMembership(Member):
             self._let_go_of.clear()
             self._group_id = joined.group_id
             self._holding = Holding(
-                incarnation=incarnation, timeout_ms=joined.timeout_ms, interval_ms=joined.interval_ms
+                incarnation=incarnation,
+                timeout_ms=joined.timeout_ms,
+                interval_ms=joined.interval_ms,
+                wished_ms=self._interval_ms or joined.interval_ms,
             )
 
     def _run(self) -> None:

@@ -194,18 +194,19 @@ class LeasedMembership(Member):
 
     # --- The table. ---
 
-    def _newborn(self) -> LeasedConsumer:
+    def _newborn(self, *, is_again: bool = False) -> LeasedConsumer:
         return LeasedConsumer(
             group=self._key,
             name=self.name,
             incarnation=f"{self.name[:40]}.{secrets.token_hex(8)}",
             settings=self._settings,
             interval_ms=self._interval_ms,
+            is_again=is_again,
         )
 
     def _come_back(self) -> None:
         """Expired while away: nothing is held any more. Join again, unless another has the name by now."""
-        newborn = self._newborn()
+        newborn = self._newborn(is_again=True)
         try:
             newborn.check_free(self._table.instances(self._key))
         except NameTaken as error:

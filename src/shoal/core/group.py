@@ -250,6 +250,11 @@ def default_interval_ms(timeout: int) -> int:
     return max(1, timeout // 4)
 
 
+def fitting_interval_ms(wished: int, timeout: int) -> int:
+    """How often one beats who said so when the timeout was another: as wished, or twice within it."""
+    return min(wished, max(1, timeout // 2))
+
+
 def handover_timeout_ms(seconds: object) -> int | None:
     """How long a living owner may take to let go, in milliseconds; None is without a bound."""
     if seconds is None:

@@ -43,6 +43,7 @@ from shoal.core.group import (
     Timers,
     check_settings,
     default_interval_ms,
+    fitting_interval_ms,
 )
 from shoal.core.handover import HandedOver
 from shoal.core.holding import Assignment, View
@@ -209,7 +210,7 @@ class LocalGroups:
             name=newcomer.name,
             incarnation=newcomer.incarnation,
             timeout_ms=timeout_ms,
-            interval_ms=newcomer.interval_ms or default_interval_ms(timeout_ms),
+            interval_ms=_interval_ms(newcomer, timeout_ms),
             is_again=newcomer.is_again,
         )
         self._step(found.id, event)
@@ -337,6 +338,12 @@ class LocalGroups:
             blocks=self._store.blocks(group.id),
             now_ms=_now_ms(),
         )
+
+
+def _interval_ms(newcomer: Newcomer, timeout_ms: int) -> int:
+    """One that comes back said how often it beats when the timeout was another."""
+    wished = newcomer.interval_ms or default_interval_ms(timeout_ms)
+    return fitting_interval_ms(wished, timeout_ms) if newcomer.is_again else wished
 
 
 @dataclass(slots=True)

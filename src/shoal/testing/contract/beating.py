@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from shoal import Hub
@@ -140,6 +142,16 @@ class BeatContract(HubSuite):
             with pytest.raises(UnknownGroup, match="billing"):
                 hub.service.groups.join(stream_name(orders), "billing", back)
             hub.delete_group(orders, "billing")
+
+    def test_one_that_comes_back_beats_as_often_as_a_timeout_allows_that_was_shortened_meanwhile(
+        self, hub: Hub, billed: str
+    ) -> None:
+        back = Newcomer(name="anna", incarnation="anna-2", interval_ms=6000)
+        hub.update_group(billed, "billing", timeout=2)
+        with pytest.raises(InvalidInput, match="heartbeat_interval"):
+            hub.service.groups.join(stream_name(billed), "billing", back)
+        joined = hub.service.groups.join(stream_name(billed), "billing", replace(back, is_again=True))
+        assert (joined.timeout_ms, joined.interval_ms) == (2000, 1000)
 
     def test_the_hub_makes_nobody_a_member_of_a_group_that_is_leased(self, hub: Hub, orders: str) -> None:
         hub.create_stream(orders, shards=1)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from shoal import Hub
+from shoal.consumer import Membership
 from shoal.core.errors import (
     Fenced,
     InvalidInput,
@@ -19,11 +20,30 @@ from shoal.core.errors import (
     UnknownGroup,
 )
 from shoal.core.model import ShardId
+from shoal.core.names import stream_name
 from shoal.testing.contract.suite import ConnectAgain, HubSuite
 from shoal.testing.members import eventually, hand_over, holds, settle
 
 QUICK = 0.6
 """A timeout that a test can wait for."""
+
+
+def _expire(hub: Hub, stream: str, member: Membership) -> None:
+    """Whoever watched has seen enough: it is no member any more, and has not heard of it yet."""
+    groups = hub.service.groups
+    group = groups.find(stream_name(stream), member.group)
+    if group.settings.coordination == "coordinated":
+        groups.leave(group.id, member.incarnation, ())
+        return
+    leased = groups.leased(group)
+    eventually(
+        lambda: any(
+            leased.table.delete(row)
+            for row in leased.table.instances(leased.key)
+            if row.incarnation == member.incarnation
+        ),
+        f"the row of {member.name} is removed",
+    )
 
 
 class OwnershipContract(HubSuite):
@@ -394,6 +414,21 @@ class OwnershipContract(HubSuite):
                     return len(anna.leases) == 1
 
                 eventually(has_one_after_a_change, "the shard moves", QUICK * 10, every_s=0.02)
+
+    # --- Expired. ---
+
+    def test_one_with_an_interval_of_its_own_comes_back_after_the_timeout_was_shortened(
+        self, hub: Hub, orders: str, coordination: str
+    ) -> None:
+        hub.create_stream(orders, shards=2)
+        hub.create_group(orders, "billing", timeout=1, coordination=coordination)
+        with hub.join_group(orders, "billing", "anna", heartbeat_interval=QUICK) as anna:
+            holds(anna, [0, 1])
+            hub.update_group(orders, "billing", timeout=QUICK - 0.1)
+            before = anna.incarnation
+            _expire(hub, orders, anna)
+            eventually(lambda: anna.incarnation != before, "anna joins again")
+            holds(anna, [0, 1])
 
     # --- One table for all. ---
 
