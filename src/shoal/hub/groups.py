@@ -156,7 +156,8 @@ class LocalGroups:
         found = self.find(name, group)
         if found.settings.coordination is Coordination.LEASED:
             self._leased.opened(found)  # Refused here, if its rows are elsewhere: nothing is changed yet.
-        self._step(found.id, Update(settings=check_settings(change(found.settings))))
+        # On the settings that the step finds: those looked at before may be another's to change by then.
+        self._step(found.id, lambda now: Update(settings=check_settings(change(now.settings))))
         return self.describe(name, group)
 
     def rewind(self, name: StreamName, group: str, start: Start, why: str) -> Sequence[ShardId]:
@@ -292,7 +293,7 @@ class LocalGroups:
             raise answer
         return answer
 
-    def _step(self, group_id: int, event: Event) -> Stepped:
+    def _step(self, group_id: int, happened: Event | Callable[[Group], Event]) -> Stepped:
         """Load, think, save; again if another process was faster. Steps of this process take turns."""
         with self._locks.setdefault(group_id, threading.Lock()):
             for attempt in range(STEP_TRIES_MAX):
@@ -300,6 +301,7 @@ class LocalGroups:
                 if loaded is None:
                     raise UnknownGroup(stream="?", group=str(group_id))
                 group, stream = loaded
+                event = happened(group) if callable(happened) else happened
                 stepped = step(group, event, stream.shards, self._strategies)
                 if stepped.group is group:
                     return stepped

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from shoal.core.errors import (
     ShoalError,
     UnknownGroup,
 )
+from shoal.core.group import GroupSettings
 from shoal.core.model import ShardId
 from shoal.core.names import stream_name
 from shoal.testing.contract.suite import ConnectAgain, HubSuite
@@ -414,6 +416,25 @@ class OwnershipContract(HubSuite):
                     return len(anna.leases) == 1
 
                 eventually(has_one_after_a_change, "the shard moves", QUICK * 10, every_s=0.02)
+
+    # --- Settings. ---
+
+    def test_two_who_change_different_settings_at_once_both_have_their_way(
+        self, hub: Hub, stream: str, connect_again: ConnectAgain
+    ) -> None:
+        another = connect_again()
+        calls: list[int] = []
+
+        def change(old: GroupSettings) -> GroupSettings:
+            calls.append(old.timeout_ms)
+            if len(calls) == 1:
+                another.update_group(stream, "billing", in_order=False, handover_timeout=3)
+            return replace(old, timeout_ms=5000)
+
+        hub.service.groups.update(stream_name(stream), "billing", change)
+        settings = hub.list_groups(stream)[0].settings
+        assert (settings.timeout_ms, settings.in_order, settings.handover_timeout_ms) == (5000, False, 3000)
+        assert calls == [10_000, 10_000]
 
     # --- Expired. ---
 
