@@ -1,21 +1,34 @@
 """A store asked directly about groups: what it refuses of those who decided on what has changed since."""
 
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import select
 
 import shoal
 from shoal import Hub
+from shoal.core.balance import STRATEGIES
+from shoal.core.events import Expire, Forgotten, Join
+from shoal.core.group import Group, Member, MemberStatus
+from shoal.core.holding import Assignment
+from shoal.core.limits import EPOCH_JUMP
+from shoal.core.membership import Beat, watched
+from shoal.core.model import StreamInfo
+from shoal.core.names import stream_name
+from shoal.core.ownership import step
 from shoal.hub.local import LocalHub
+from shoal.ports import Newcomer, Touch
 from shoal.store.sql.database import Database
 from shoal.store.sql.dialects import dialect_for
 from shoal.store.sql.migration import migrate
 from shoal.store.sql.store import SQLStore
 from shoal.store.sql.tables import EPOCHS, SCHEMA_VERSION, sequences
+from shoal.testing.members import eventually, holds
 
 STREAM = "orders"
 
@@ -33,6 +46,143 @@ def hub(sql_store: SQLStore) -> Hub:
     hub = Hub(LocalHub(sql_store, keeper_interval_s=3600), "a hub on the store")
     hub.create_stream(STREAM, shards=2)
     return hub
+
+
+class SlowStore(SQLStore):
+    """Takes a while to answer who the members are, and remembers how much time was then added to them."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.added: list[tuple[int, float]] = []
+        self._answered_s = 0.0
+
+    def load_members(self, group_id: int) -> list[Member]:
+        found = super().load_members(group_id)
+        threading.Event().wait(0.3)
+        self._answered_s = time.monotonic()
+        return found
+
+    def add_watches(self, group_id: int, watches: Sequence[tuple[Member, Member]]) -> None:
+        could_watch_s = time.monotonic() - self._answered_s
+        self.added += [(after.stood_ms - before.stood_ms, could_watch_s) for before, after in watches]
+        super().add_watches(group_id, watches)
+
+
+def joined(hub: Hub, name: str, timeout: float = 10.0) -> int:
+    """A group with one member, which has beaten once; the group's id."""
+    hub.create_group(STREAM, "billing", timeout=timeout)
+    newcomer = Newcomer(name=name, incarnation=f"{name}-1", interval_ms=int(timeout * 400))
+    group_id = hub.service.groups.join(stream_name(STREAM), "billing", newcomer).group_id
+    hub.service.groups.beat(stream_name(STREAM), group_id, beat(name, 1, timeout))
+    return group_id
+
+
+def beat(name: str, number: int, timeout: float = 10.0, seen: int = 0) -> Beat:
+    timeout_ms = int(timeout * 1000)
+    interval_ms = int(timeout * 400)
+    return Beat(
+        incarnation=f"{name}-1",
+        number=number,
+        timeout_ms=timeout_ms,
+        interval_ms=interval_ms,
+        held={},
+        seen=seen,
+    )
+
+
+def loaded(store: SQLStore, group_id: int) -> tuple[Group, StreamInfo]:
+    found = store.load_group(group_id)
+    assert found is not None
+    return found
+
+
+# --- Watches. ---
+
+
+def test_a_watch_is_added_only_to_a_row_that_is_as_the_observer_saw_it(hub: Hub, sql_store: SQLStore) -> None:
+    hub.create_group(STREAM, "billing")
+    group, stream = loaded(sql_store, hub.list_groups(STREAM)[0].id)
+    join = Join(name="anna", incarnation="anna-1", timeout_ms=10_000, interval_ms=2500)
+    stepped = step(group, join, stream.shards, STRATEGIES)  # Not through the hub, which would watch it too.
+    assert sql_store.save_group(group, stepped.group, stepped.notes, 1)
+    group_id = group.id
+    sql_store.touch([Touch(stream=stream_name(STREAM), group_id=group_id, act=beat("anna", 5))], 1)
+    (row,) = sql_store.load_members(group_id)
+    assert row.beat == 5
+    stale = [
+        replace(row, beat=row.beat - 1),
+        replace(row, beat=row.beat + 1),
+        replace(row, stood_ms=row.stood_ms + 1),
+        replace(row, incarnation="another"),
+    ]
+    sql_store.add_watches(group_id, [(before, watched(before, 100)) for before in stale])
+    assert sql_store.load_members(group_id) == [row]
+    for _ in range(2):  # The second saw the same, and has watched the same time.
+        sql_store.add_watches(group_id, [(row, watched(row, 100))])
+        assert sql_store.load_members(group_id) == [replace(row, stood_ms=row.stood_ms + 100)]
+
+
+def test_a_member_that_has_beaten_since_is_not_buried(hub: Hub, sql_store: SQLStore) -> None:
+    group_id = joined(hub, "anna")
+    group, stream = loaded(sql_store, group_id)
+    anna = group.members["anna-1"]
+    silent = replace(group, members={"anna-1": replace(anna, stood_ms=anna.timeout_ms)})
+    stepped = step(silent, Expire(incarnation="anna-1", beat=anna.beat), stream.shards, STRATEGIES)
+    assert stepped.group.members["anna-1"].status is MemberStatus.GONE
+    touch = Touch(stream=stream_name(STREAM), group_id=group_id, act=beat("anna", 2))
+    (answer,) = sql_store.touch([touch], 1)
+    assert isinstance(answer, Assignment)
+    assert not sql_store.save_group(silent, stepped.group, stepped.notes, 1)
+    after, _ = loaded(sql_store, group_id)
+    assert (after.version, after.members["anna-1"].status) == (group.version, MemberStatus.ACTIVE)
+    assert [claim.owner for claim in after.claims] == ["anna-1", "anna-1"]
+
+
+def test_time_counts_from_when_the_answer_came_not_from_when_it_was_asked_for(store_url: str) -> None:
+    store = SlowStore.open(store_url)
+    assert isinstance(store, SlowStore)
+    with Hub(LocalHub(store, keeper_interval_s=3600), "a hub on a slow store") as hub:
+        hub.create_stream(STREAM, shards=2)
+        joined(hub, "anna", timeout=1.0)
+        eventually(lambda: len(store.added) >= 2, "the watch has added twice")
+    for added_ms, could_watch_s in store.added:
+        assert added_ms <= could_watch_s * 1000
+
+
+# --- A store that forgot. ---
+
+
+def test_a_beat_that_has_seen_more_than_the_store_knows_is_told_apart_and_counts_for_nothing(
+    hub: Hub, sql_store: SQLStore
+) -> None:
+    group_id = joined(hub, "anna")
+    group, _ = loaded(sql_store, group_id)
+    for seen, is_forgotten in ((group.version, False), (group.version + 1, True)):
+        act = beat("anna", 2, seen=seen)
+        (answer,) = sql_store.touch([Touch(stream=stream_name(STREAM), group_id=group_id, act=act)], 1)
+        assert isinstance(answer, Forgotten) == is_forgotten
+    assert loaded(sql_store, group_id)[0].members["anna-1"].beat == 2
+
+
+def test_when_the_store_forgot_nothing_is_granted_for_one_timeout_and_epochs_jump(
+    hub: Hub, sql_store: SQLStore
+) -> None:
+    timeout = 0.6
+    group_id = joined(hub, "anna", timeout)
+    group, _ = loaded(sql_store, group_id)
+    began = time.monotonic()
+    groups = hub.service.groups
+    answer = groups.beat(stream_name(STREAM), group_id, beat("anna", 2, timeout, seen=group.version + 7))
+    assert answer.granted is not None
+    assert [(one.is_wanted, one.is_extended) for one in answer.granted] == [(False, False)] * 2
+    after, _ = loaded(sql_store, group_id)
+    assert after.version > group.version + 7
+    assert after.distrust_ms > 0
+    groups.leave(group_id, "anna-1", ())
+    with hub.join_group(STREAM, "billing", "bert") as bert:
+        holds(bert, [0, 1])
+        assert time.monotonic() - began >= timeout
+        assert all(lease.epoch > group.epoch + EPOCH_JUMP for lease in bert.leases.values())
 
 
 # --- Epochs. ---
