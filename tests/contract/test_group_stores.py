@@ -13,16 +13,19 @@ from sqlalchemy import select
 import shoal
 from shoal import Hub
 from shoal.core.balance import STRATEGIES
+from shoal.core.checkpoint import Save
+from shoal.core.errors import GroupInUse
 from shoal.core.events import Expire, Forgotten, Join
 from shoal.core.group import Group, Member, MemberStatus
 from shoal.core.holding import Assignment
 from shoal.core.limits import EPOCH_JUMP
 from shoal.core.membership import Beat, watched
-from shoal.core.model import StreamInfo
+from shoal.core.model import ShardId, StreamInfo
 from shoal.core.names import stream_name
 from shoal.core.ownership import step
+from shoal.hub.groups import LocalGroups
 from shoal.hub.local import LocalHub
-from shoal.ports import Newcomer, Touch
+from shoal.ports import Fence, Newcomer, Touch
 from shoal.store.sql.database import Database
 from shoal.store.sql.dialects import dialect_for
 from shoal.store.sql.migration import migrate
@@ -66,6 +69,18 @@ class SlowStore(SQLStore):
         could_watch_s = time.monotonic() - self._answered_s
         self.added += [(after.stood_ms - before.stood_ms, could_watch_s) for before, after in watches]
         super().add_watches(group_id, watches)
+
+
+class LateStore(SQLStore):
+    """Something happens between a hub's looking at a group and its deleting it."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def delete_group(self, group_id: int, rule: Callable[[Sequence[Member]], None] | None = None) -> None:
+        if self.meanwhile is not None:
+            self.meanwhile()
+            self.meanwhile = None
+        super().delete_group(group_id, rule)
 
 
 def joined(hub: Hub, name: str, timeout: float = 10.0) -> int:
@@ -147,6 +162,45 @@ def test_time_counts_from_when_the_answer_came_not_from_when_it_was_asked_for(st
         eventually(lambda: len(store.added) >= 2, "the watch has added twice")
     for added_ms, could_watch_s in store.added:
         assert added_ms <= could_watch_s * 1000
+
+
+# --- Deleting, and what is kept at hand. ---
+
+
+def test_a_group_that_someone_joins_while_it_is_being_deleted_is_not_deleted(store_url: str) -> None:
+    store = LateStore.open(store_url)
+    assert isinstance(store, LateStore)
+    with Hub(LocalHub(store, keeper_interval_s=3600), "a hub on the store") as hub:
+        hub.create_stream(STREAM, shards=2)
+        hub.create_group(STREAM, "billing")
+        newcomer = Newcomer(name="anna", incarnation="anna-1")
+        store.meanwhile = lambda: hub.service.groups.join(stream_name(STREAM), "billing", newcomer)
+        with pytest.raises(GroupInUse, match="anna"):
+            hub.delete_group(STREAM, "billing")
+        assert [member.name for member in hub.describe_group(STREAM, "billing").members] == ["anna"]
+        hub.delete_group(STREAM, "billing", force=True)
+        assert hub.list_groups(STREAM) == []
+
+
+def test_what_a_hub_keeps_of_groups_is_bounded_and_it_finds_what_it_dropped(
+    hub: Hub, sql_store: SQLStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.hub.groups._KNOWN", 2)
+    groups = hub.service.groups
+    assert isinstance(groups, LocalGroups)
+    hub.create_group(STREAM, "leased", coordination="leased")
+    group_id = groups.find(stream_name(STREAM), "leased").id
+    with hub.join_group(STREAM, "leased", "anna") as anna:
+        holds(anna, [0, 1])
+        hub.append(STREAM, 0, [b"a", b"b"])
+        for name in ("g0", "g1", "g2"):
+            hub.create_group(STREAM, name)
+            groups.find(stream_name(STREAM), name)
+            assert len(groups._kinds) <= 2
+        epoch = anna.leases[ShardId(0)].epoch
+        groups.save(stream_name(STREAM), group_id, [Save(shard=ShardId(0), epoch=epoch, offset=2)])
+        assert hub.describe_group(STREAM, "leased").shards[0].checkpoint == 2
+        groups.check_read(stream_name(STREAM), ShardId(0), Fence(group_id, epoch, is_leased=True))
 
 
 # --- A store that forgot. ---

@@ -14,6 +14,7 @@ from typing import Final
 import xxhash
 
 from shoal.core.errors import (
+    GroupInUse,
     HeartbeatOutdated,
     InvalidInput,
     NameTaken,
@@ -110,6 +111,13 @@ def check_same(group: Group, was: int | None, stream: str) -> None:
     """Who was a member of a group that is gone is none of the one that was made anew under its name."""
     if was is not None and group.id != was:
         raise UnknownGroup(stream=stream, group=group.name)
+
+
+def check_unused(group: str, members: Iterable[Member]) -> None:
+    """Refuse to take a group from consumers that use it."""
+    users = sorted({member.name for member in members if member.is_watched})
+    if users:
+        raise GroupInUse(group=group, consumers=users)
 
 
 def check_coordinated(settings: GroupSettings) -> None:

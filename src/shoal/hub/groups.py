@@ -11,14 +11,15 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from shoal.core.balance import STRATEGIES, Strategy
 from shoal.core.checkpoint import Save
 from shoal.core.claims import born
 from shoal.core.describing import Block, GroupInfo, described
-from shoal.core.errors import GroupInUse, HubClosed, ShoalError, StoreBusy, StrategyRefused, UnknownGroup
+from shoal.core.errors import HubClosed, ShoalError, StoreBusy, StrategyRefused, UnknownGroup
 from shoal.core.events import (
     Event,
     Expire,
@@ -48,7 +49,7 @@ from shoal.core.group import (
 from shoal.core.handover import HandedOver
 from shoal.core.holding import Assignment, View
 from shoal.core.limits import STEP_TRIES_MAX
-from shoal.core.membership import Beat, check_same, is_dead, watched
+from shoal.core.membership import Beat, check_same, check_unused, is_dead, watched
 from shoal.core.model import Shard, ShardId, StreamInfo, StreamName
 from shoal.core.ownership import Stepped, step
 from shoal.core.positions import Start, resolved
@@ -61,6 +62,10 @@ _log: Final = logging.getLogger("shoal.hub.groups")
 
 _NO_STREAM: Final = StreamName("", "")
 """Where no error will name one."""
+_LOCKS: Final = 64
+"""Steps of one group take turns in this process; two groups that share a lock do so, too, now and then."""
+_KNOWN: Final = 256
+"""Groups whose kind is kept at hand."""
 GATHER_S: Final = 0.001
 """Nobody waits for a heartbeat's answer to the millisecond, and a commit costs several."""
 
@@ -91,7 +96,7 @@ class LocalGroups:
 
     def renew(self) -> None:
         """See Renewed."""
-        self._locks: dict[int, threading.Lock] = {}
+        self._locks = [threading.Lock() for _ in range(_LOCKS)]
         self._kinds: dict[int, Group] = {}
 
     # --- Groups. ---
@@ -131,16 +136,20 @@ class LocalGroups:
         if found.settings.coordination is Coordination.LEASED:
             self._leased.delete(found, force=force)
             return
-        users = sorted({member.name for member in self._store.load_members(found.id)})
-        if users and not force:
-            raise GroupInUse(group=group, consumers=users)
-        self._store.delete_group(found.id)
+        self._store.delete_group(found.id, None if force else partial(check_unused, group))
+
+    def clear(self, groups: Iterable[Group]) -> None:
+        """These went with their stream: what leased ones had in tables goes too, where we can reach it."""
+        for group in groups:
+            try:
+                if group.settings.coordination is Coordination.LEASED:
+                    self._leased.clear(group)
+            except ShoalError as error:
+                _log.warning("rows of group %s, which is deleted, are left: %s", group.name, error)
 
     def list(self, name: StreamName) -> Sequence[Group]:
         """See GroupService."""
-        found = self._store.list_groups(self._store.load_stream(name).id)
-        self._kinds.update({group.id: group for group in found})
-        return found
+        return self._store.list_groups(self._store.load_stream(name).id)
 
     def describe(self, name: StreamName, group: str) -> GroupInfo:
         """See GroupService."""
@@ -179,8 +188,21 @@ class LocalGroups:
         if found is None:
             self._store.load_stream(name)  # It may be the stream that is not there.
             raise UnknownGroup(stream=str(name), group=group)
-        self._kinds[found.id] = found
+        self._remember(found)
         return found
+
+    def _remember(self, group: Group) -> None:
+        if len(self._kinds) >= _KNOWN:
+            self._kinds.clear()
+        self._kinds[group.id] = group
+
+    def _known(self, group_id: int) -> Group | None:
+        """The group as it was when we last asked for it: of what kind it is, and where, does not change."""
+        known = self._kinds.get(group_id)
+        if known is None and (loaded := self._store.load_group(group_id)) is not None:
+            known = replace(loaded[0], members={}, claims=())
+            self._remember(known)
+        return known
 
     def record(self, group_id: int, notes: Sequence[Note]) -> None:
         """See GroupService."""
@@ -192,10 +214,7 @@ class LocalGroups:
 
     def check_read(self, name: StreamName, shard: ShardId, fence: Fence) -> None:
         """Refuse a read of a leased group's shard under an epoch that is not current."""
-        group = self._kinds.get(fence.group_id)
-        if group is None:
-            self.list(name)
-            group = self._kinds.get(fence.group_id)
+        group = self._known(fence.group_id)
         if group is None:
             raise UnknownGroup(stream=str(name), group=str(fence.group_id))
         self._leased.check_read(group, shard, fence.epoch)
@@ -241,7 +260,7 @@ class LocalGroups:
         """See GroupService."""
         if not saves:
             return
-        known = self._kinds.get(group_id)
+        known = self._known(group_id)
         if known is not None and known.settings.coordination is Coordination.LEASED:
             self._leased.save(known, self._store.load_stream(name), saves)
             return
@@ -295,7 +314,7 @@ class LocalGroups:
 
     def _step(self, group_id: int, happened: Event | Callable[[Group], Event]) -> Stepped:
         """Load, think, save; again if another process was faster. Steps of this process take turns."""
-        with self._locks.setdefault(group_id, threading.Lock()):
+        with self._locks[group_id % _LOCKS]:
             for attempt in range(STEP_TRIES_MAX):
                 loaded = self._store.load_group(group_id)
                 if loaded is None:

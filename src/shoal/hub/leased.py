@@ -13,7 +13,7 @@ from typing import Final
 from shoal.core.checkpoint import Save
 from shoal.core.errors import GroupInUse, StoreBusy, StoreUnavailable
 from shoal.core.group import Group, GroupSettings, check_lease_store
-from shoal.core.lease import Change, ChangeKind, check_epoch, saved
+from shoal.core.lease import Change, ChangeKind, Row, check_epoch, saved
 from shoal.core.lease_reset import Resetting
 from shoal.core.lease_view import as_group, noted
 from shoal.core.leasing import Outcome
@@ -132,11 +132,20 @@ class LeasedGroups:
         if users and not force:
             raise GroupInUse(group=group.name, consumers=users)
         self._store.delete_group(group.id)
-        # Consumers first: one that is no member any more makes no rows.
-        for instance in instances:
-            leased.table.delete(instance)
-        for lease in leased.table.list(leased.key):
-            leased.table.delete(lease)
+        self.clear(group)
+
+    def clear(self, group: Group) -> None:
+        """Remove the rows of a group that is deleted; again, while consumers have not heard of it."""
+        leased = self.opened(group)
+        table, key = leased.table, leased.key
+        for _ in range(STEP_TRIES_MAX):
+            # Consumers first: one that is no member any more makes no rows.
+            rows: list[Row] = [*table.instances(key), *table.list(key)]
+            if not rows:
+                return
+            for row in rows:
+                table.delete(row)
+        raise StoreBusy(f"rows of {group.name} change faster than we can remove them", 0.0)
 
 
 def _is_done(table: LeaseTable, change: Change) -> bool:

@@ -417,6 +417,29 @@ class OwnershipContract(HubSuite):
 
                 eventually(has_one_after_a_change, "the shard moves", QUICK * 10, every_s=0.02)
 
+    # --- Deleted. ---
+
+    @pytest.mark.parametrize("where", ["beside the log", "apart"])
+    @pytest.mark.parametrize("what", ["group", "stream"])
+    def test_the_rows_of_a_leased_group_go_with_it_and_with_its_stream(
+        self, orders: str, connect_again: ConnectAgain, tmp_path: Path, where: str, what: str
+    ) -> None:
+        hub = connect_again(leases=f"sqlite:///{tmp_path / 'leases.db'}" if where == "apart" else None)
+        hub.create_stream(orders, shards=3)
+        hub.create_group(orders, "billing", timeout=QUICK, coordination="leased")
+        leased = hub.service.groups.leased(hub.list_groups(orders)[0])
+        anna = hub.join_group(orders, "billing", "anna")
+        bert = hub.join_group(orders, "billing", "bert")
+        settle(hub, orders, "billing", [anna, bert])
+        bert.abandon()
+        if what == "stream":
+            hub.delete_stream(orders)
+        else:
+            hub.delete_group(orders, "billing", force=True)
+        eventually(lambda: anna.error is not None, "anna hears of it")
+        assert leased.table.instances(leased.key) == []
+        assert leased.table.list(leased.key) == []
+
     # --- Settings. ---
 
     def test_two_who_change_different_settings_at_once_both_have_their_way(
