@@ -278,7 +278,7 @@ class OtherLeaseStore(InvalidInput):
             f"this is lease database {found}, and the rows of group {group!r} are in {wanted}; "
             "name the one that the group was made with: connect(leases=…), on the command line --leases",
         )
-        self.group, self.wanted, self.found = group, wanted, found
+        self.group, self.wanted, self.found, self.where = group, wanted, found, where
 
 
 class UnknownConsumer(NotFound):
