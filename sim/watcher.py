@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from shoal.core import membership
 from shoal.core.errors import ShoalError
 from shoal.core.events import Expire, Sync, Watched
-from shoal.core.group import Member, ShardState
+from shoal.core.group import Member, ShardState, Timers
 from sim.hub import Hub
 from sim.loop import MS, Steps
 from sim.rows import GroupRows
@@ -23,7 +23,7 @@ class _Seen:
     """What a read saw."""
 
     group: int
-    version: int
+    timers: Timers
     members: dict[str, Member]
     is_timed: bool
     """The group itself waits for time to pass."""
@@ -66,7 +66,7 @@ class Watcher:
             event = Expire(incarnation=member.incarnation, beat=member.beat)
             yield from self._hub.step(seen.group, event)
         if seen.is_timed:
-            yield from self._hub.step(seen.group, Watched(elapsed_ms=elapsed_ms), seen.version)
+            yield from self._hub.step(seen.group, Watched(elapsed_ms=elapsed_ms, seen=seen.timers))
         else:
             yield from self._hub.step(seen.group, Sync())
 
@@ -82,7 +82,7 @@ class Watcher:
         )
         return _Seen(
             group=rows.id,
-            version=rows.version,
+            timers=rows.loaded().timers,
             members=members,
             is_timed=is_timed,
             rest_ms=min([rows.settings.timeout_ms // 4, *(m.interval_ms for m in members.values())]),

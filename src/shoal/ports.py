@@ -230,8 +230,11 @@ class GroupStore(Protocol):
         What `touch` and `add_watches` write is left alone.
         """
 
-    def delete_group(self, group_id: int) -> None:
-        """Remove a group and all that belongs to it."""
+    def delete_group(self, group_id: int, rule: Callable[[Sequence[Member]], None] | None = None) -> None:
+        """Remove a group and all that belongs to it, unless the rule, shown its members, raises.
+
+        Nobody joins between the look and the end.
+        """
 
     def touch(self, touches: Sequence[Touch], now_ms: int) -> list[TouchAnswer]:
         """Heartbeats and checkpoints, all in one durable commit; an answer for each."""
@@ -336,6 +339,8 @@ class Newcomer:
     """How often it beats; None is a quarter of the group's timeout."""
     is_again: bool = False
     """It was a member before, and was expired."""
+    group_id: int | None = None
+    """Of one that comes back: the group it was a member of. Another one of that name is not joined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from shoal.core.events import (
     Update,
     Watched,
 )
-from shoal.core.group import RULES, Claim, Group, GroupSettings, Member, MemberStatus, ShardState
+from shoal.core.group import RULES, Claim, Group, GroupSettings, Member, MemberStatus, ShardState, Timers
 from shoal.core.handover import handed_over
 from shoal.core.limits import EPOCH_JUMP
 from shoal.core.lineage import ancestors
@@ -119,7 +119,11 @@ class World:
 
     def watch(self, elapsed_ms: int, times: int = 1) -> list[str]:
         """The notes of a while, looked at in intervals."""
-        return [note.kind for _ in range(times) for note in self.step(Watched(elapsed_ms=elapsed_ms)).notes]
+        return [note.kind for _ in range(times) for note in self.watched(elapsed_ms).notes]
+
+    def watched(self, elapsed_ms: int, seen: Timers | None = None) -> Stepped:
+        """An observer comes back that has seen these timers; without them, those that there are."""
+        return self.step(Watched(elapsed_ms=elapsed_ms, seen=seen or self.group.timers))
 
     # --- What the log and a consumer do, which is no step of the group. ---
 

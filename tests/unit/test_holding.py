@@ -132,6 +132,14 @@ def test_a_shorter_timeout_is_stated_with_the_next_heartbeat_and_shortens_what_i
     assert holding.leases[S0].deadline_ms == 200 + 380
 
 
+def test_the_interval_goes_back_to_the_one_that_was_wished_when_the_timeout_allows_it_again() -> None:
+    holding = replace(NEW, interval_ms=800, wished_ms=800)
+    for timeout_ms, interval_ms in ((1000, 500), (400, 200), (1000, 500), (5000, 800)):
+        holding, beat = asked(replace(holding, group_timeout_ms=timeout_ms), 0)
+        assert (beat.timeout_ms, beat.interval_ms) == (timeout_ms, interval_ms)
+        assert holding.interval_ms == interval_ms
+
+
 def test_stating_a_shorter_timeout_never_moves_a_deadline_away() -> None:
     holding = told(NEW, 0, grant(S0, 7)).holding
     holding = replace(holding, group_timeout_ms=900)

@@ -7,13 +7,14 @@ import pytest
 from shoal.core.errors import (
     CheckpointBackwards,
     Fenced,
+    InvalidInput,
     NameTaken,
     OffsetOutOfRange,
     UnknownConsumer,
 )
 from shoal.core.group import GroupSettings
 from shoal.core.lease import ChangeKind, InstanceRow, LeaseRow, rewound
-from shoal.core.leasing import Outcome
+from shoal.core.leasing import LeasedConsumer, Outcome
 from shoal.core.model import ShardId, ShardStatus
 from shoal.lease_port import draw
 from tests.unit.lease_table import (
@@ -60,6 +61,21 @@ def test_stating_a_shorter_timeout_shortens_what_is_held_before_anyone_hears_of_
     foo.consumer.beat(100)
     assert foo.may_act(0, 100 + 379)
     assert not foo.may_act(0, 100 + 380)
+
+
+def test_one_that_comes_back_beats_as_often_as_the_timeout_allows_and_as_it_wished_later() -> None:
+    short = GroupSettings(timeout_ms=400)
+    back = LeasedConsumer(
+        group=GROUP, name="foo", incarnation="foo-2", settings=short, interval_ms=600, is_again=True
+    )
+    assert (back.me.timeout_ms, back.me.interval_ms) == (400, 200)
+    for timeout_ms, interval_ms in ((400, 200), (1000, 500), (5000, 600)):
+        back.change_settings(GroupSettings(timeout_ms=timeout_ms))
+        stated = back.beat(100)[0].new
+        assert isinstance(stated, InstanceRow)
+        assert (stated.timeout_ms, stated.interval_ms) == (timeout_ms, interval_ms)
+    with pytest.raises(InvalidInput, match="heartbeat_interval"):
+        LeasedConsumer(group=GROUP, name="foo", incarnation="foo-1", settings=short, interval_ms=600)
 
 
 def test_a_renewal_whose_answer_was_lost_is_recognised_and_the_lease_kept() -> None:

@@ -16,6 +16,7 @@ from shoal.core.events import (
     Sync,
     Update,
 )
+from shoal.core.group import ShardState
 from shoal.core.limits import EPOCH_JUMP, GONE_MEMBERS_KEPT
 from shoal.core.model import ShardId
 from tests.unit.group_world import INTERVAL_MS, TIMEOUT_MS, World, kinds
@@ -289,6 +290,62 @@ def test_a_hand_over_that_was_given_up_runs_out_even_if_the_bound_is_taken_away(
     world.watch(INTERVAL_MS)
     world.update(handover_timeout_ms=None)
     assert world.watch(INTERVAL_MS, 4) == ["forced", "granted"]
+
+
+def test_a_hand_over_is_watched_whatever_else_happens_in_the_group() -> None:
+    world = World(4, "a", "b", handover_timeout_ms=500)
+    told = []
+    for round_ in range(8):
+        seen = world.group.timers
+        asked = [claim.shard for claim in world.group.claims if claim.state is ShardState.TRANSFER]
+        world.join(f"z{round_}")
+        world.update(timeout_ms=TIMEOUT_MS + round_)
+        world.leave(f"z{round_}")
+        told += [note.kind for note in world.watched(INTERVAL_MS, seen).notes if note.shard in asked]
+    assert "frozen" in told
+    assert told.count("forced") == 2
+    assert sorted(str(owner) for owner in world.owners()) == ["a1", "a1", "b1", "b1"]
+
+
+def test_two_who_watched_the_same_time_count_it_once_and_what_began_since_nobody_has_watched() -> None:
+    world = World(2, "a", "b", handover_timeout_ms=1000)
+    seen = world.group.timers
+    world.watched(INTERVAL_MS, seen)
+    after = world.group
+    world.watched(INTERVAL_MS, seen)
+    assert world.group is after
+    assert world.claim(1).handover_ms == INTERVAL_MS
+    world.watch(INTERVAL_MS, 2)
+    asked = world.group.timers
+    assert world.watch(INTERVAL_MS) == ["frozen"]
+    frozen = world.group
+    world.watched(INTERVAL_MS, asked)  # It saw the owner asked, not that its deadline stands.
+    assert world.group is frozen
+    world.release("a1")
+    world.leave("a1")
+    world.join("a2")
+    fresh = world.group
+    assert ShardState.TRANSFER in {claim.state for claim in fresh.claims}
+    world.watched(INTERVAL_MS, frozen.timers)
+    assert world.group is fresh
+
+
+def test_distrust_passes_whatever_else_happens_and_a_second_forgetting_waits_it_out_anew() -> None:
+    world = World(2, "a", "b")
+    world.step(Forgotten(seen=world.group.version + 7))
+    seen = world.group.timers
+    world.join("c1")
+    world.watched(INTERVAL_MS, seen)
+    assert world.group.distrust_ms == TIMEOUT_MS - INTERVAL_MS
+    again = world.group
+    world.watched(INTERVAL_MS, seen)
+    assert world.group is again
+    world.step(Forgotten(seen=world.group.version + 7))
+    seen = world.group.timers
+    world.step(Forgotten(seen=world.group.version + 7))
+    assert world.group.distrust_ms == seen.distrust[0] == TIMEOUT_MS
+    world.watched(INTERVAL_MS, seen)
+    assert world.group.distrust_ms == TIMEOUT_MS
 
 
 def test_a_watch_that_ticks_is_not_news_for_the_owner() -> None:

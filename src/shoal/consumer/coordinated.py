@@ -70,6 +70,7 @@ class CoordinatedMembership(Member):
     ) -> None:
         self._groups = service.groups
         self._interval_ms = interval_ms
+        self._group_id: int
         super().__init__(service, stream, group, name, listener)
         self._join(is_again=False)
         renew_in_child(self)
@@ -209,7 +210,11 @@ class CoordinatedMembership(Member):
         """
         incarnation = self._unborn = self._unborn or f"{self.name[:40]}.{secrets.token_hex(8)}"
         newcomer = Newcomer(
-            name=self.name, incarnation=incarnation, interval_ms=self._interval_ms, is_again=is_again
+            name=self.name,
+            incarnation=incarnation,
+            interval_ms=self._interval_ms,
+            is_again=is_again,
+            group_id=self._group_id if is_again else None,
         )
         joined = self._groups.join(self.stream, self.group, newcomer)
         with self._changed:
@@ -218,7 +223,10 @@ class CoordinatedMembership(Member):
             self._let_go_of.clear()
             self._group_id = joined.group_id
             self._holding = Holding(
-                incarnation=incarnation, timeout_ms=joined.timeout_ms, interval_ms=joined.interval_ms
+                incarnation=incarnation,
+                timeout_ms=joined.timeout_ms,
+                interval_ms=joined.interval_ms,
+                wished_ms=self._interval_ms or joined.interval_ms,
             )
 
     def _run(self) -> None:
@@ -302,7 +310,7 @@ class CoordinatedMembership(Member):
             self._tell(Answered(holding=self._holding, lost=lost))
 
     def _end(self, error: ShoalError) -> None:
-        self._error = error
+        self._error = error = self._gone() if isinstance(error, NotFound) else error
         self._lose_all()
         _log.warning("%s is no longer a member of %s: %s", self.name, self.group, error)
 

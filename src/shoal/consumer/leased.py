@@ -30,7 +30,6 @@ from shoal.core.errors import (
     StoreError,
     StoreUnavailable,
     UnknownConsumer,
-    UnknownGroup,
 )
 from shoal.core.group import Group, default_interval_ms
 from shoal.core.holding import Answered, Holding, Lease
@@ -38,6 +37,7 @@ from shoal.core.lease import Change, LeaseRow
 from shoal.core.lease_view import noted
 from shoal.core.leasing import LeasedConsumer, Outcome, Told
 from shoal.core.limits import STEP_TRIES_MAX
+from shoal.core.membership import check_same
 from shoal.core.model import Shard, ShardId, StreamName
 from shoal.core.taking import View
 from shoal.forks import renew_in_child
@@ -226,10 +226,10 @@ class LeasedMembership(Member):
 
     # --- The table. ---
 
-    def _newborn(self) -> LeasedConsumer:
-        return self._with_incarnation(f"{self.name[:40]}.{secrets.token_hex(8)}")
+    def _newborn(self, *, is_again: bool = False) -> LeasedConsumer:
+        return self._with_incarnation(f"{self.name[:40]}.{secrets.token_hex(8)}", is_again=is_again)
 
-    def _with_incarnation(self, incarnation: str) -> LeasedConsumer:
+    def _with_incarnation(self, incarnation: str, *, is_again: bool = False) -> LeasedConsumer:
         return LeasedConsumer(
             group=self._key,
             name=self.name,
@@ -237,11 +237,12 @@ class LeasedMembership(Member):
             settings=self._settings,
             interval_ms=self._interval_ms,
             stream=str(self.stream),
+            is_again=is_again,
         )
 
     def _come_back(self) -> None:
         """Expired while away: nothing is held any more. Join again, unless another has the name by now."""
-        newborn = self._newborn()
+        newborn = self._newborn(is_again=True)
         try:
             newborn.check_free(self._table.instances(self._key))
         except NameTaken as error:
@@ -348,7 +349,7 @@ class LeasedMembership(Member):
                 rest(rest_s)
                 unforeseen = 0
             except (NotFound, HubClosed) as error:
-                self._end(error)
+                self._end(self._gone() if isinstance(error, NotFound) else error)
             except ShoalError as error:
                 # The table may be away. What is held is not acted on past its deadline.
                 _log.warning("%s of %s: %s", self.name, self.group, error)
@@ -362,9 +363,10 @@ class LeasedMembership(Member):
 
     def _end(self, error: ShoalError) -> None:
         with self._changed:
-            self._error = error
-            self._void = True
+            lost = list(self.leases.values())
+            self._error, self._void = error, True
             self._note_change()
+        self._hear(Told(lost=lost))
 
     @property
     def _is_over(self) -> bool:
@@ -378,13 +380,12 @@ class LeasedMembership(Member):
     def _renew(self) -> float:
         """One round of renewals; how long until the next."""
         began = time.monotonic()
+        group = self._service.groups.find(self.stream, self.group)
+        check_same(group, self.group_id, str(self.stream))
+        self._settings = group.settings
         if isinstance(self._consumer.error, UnknownConsumer):
             self._come_back()
             return 0.0
-        group = self._service.groups.find(self.stream, self.group)
-        if group.id != self.group_id:  # Deleted, and made again.
-            raise UnknownGroup(stream=str(self.stream), group=self.group)
-        self._settings = group.settings
         with self._changed:
             self._consumer.change_settings(group.settings)
             changes = self._consumer.beat(boot_ms(), is_taking=not self._is_retired)

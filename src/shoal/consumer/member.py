@@ -18,7 +18,7 @@ from typing import Final, Self
 from shoal.consumer.membership import Listener
 from shoal.core.checking import is_number, is_whole
 from shoal.core.checkpoint import check_end, last_positions
-from shoal.core.errors import InvalidInput, MembershipFailed, NotOwner, ShoalError
+from shoal.core.errors import InvalidInput, MembershipFailed, NotOwner, ShoalError, UnknownGroup
 from shoal.core.holding import Answered, Lease
 from shoal.core.model import ShardId, StreamName
 from shoal.ports import HubService
@@ -115,6 +115,10 @@ class Member(ABC):
             return None
         _log.error("%s of %s ends", self.name, self.group, exc_info=error)
         return MembershipFailed(consumer=self.name, detail=f"{type(error).__name__}: {error}")
+
+    def _gone(self) -> UnknownGroup:
+        """Whatever was not found, the group or its stream: the group that this was a member of is no more."""
+        return UnknownGroup(stream=str(self.stream), group=self.group)
 
     def _note_change(self) -> None:
         """Wake those who wait. Under the lock."""

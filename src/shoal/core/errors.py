@@ -268,6 +268,19 @@ class GroupInUse(ShoalError):
         self.group, self.consumers = group, consumers
 
 
+class OtherLeaseStore(InvalidInput):
+    """The rows of a leased group are in another database than this hub has for them."""
+
+    def __init__(self, *, group: str, wanted: str, found: str, where: str) -> None:
+        super().__init__(
+            "leases",
+            where,
+            f"this is lease database {found}, and the rows of group {group!r} are in {wanted}; "
+            "name the one that the group was made with: connect(leases=…), on the command line --leases",
+        )
+        self.group, self.wanted, self.found, self.where = group, wanted, found, where
+
+
 class UnknownConsumer(NotFound):
     """The incarnation is not a member: it never joined, left, or was silent for its timeout."""
 

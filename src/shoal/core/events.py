@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from shoal.core.group import GroupSettings
+from shoal.core.group import GroupSettings, Timers
 from shoal.core.model import ShardId
 
 
@@ -78,9 +78,10 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """An observer saw the group at this version at both ends of `elapsed_ms` of its own time."""
+    """An observer saw these timers `elapsed_ms` of its own time ago: where they stand, time has passed."""
 
     elapsed_ms: int
+    seen: Timers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final
 
 from shoal.core.checking import is_number
-from shoal.core.errors import InvalidInput
+from shoal.core.errors import InvalidInput, OtherLeaseStore
 from shoal.core.limits import GROUP_TIMEOUT_S_MAX, GROUP_TIMEOUT_S_MIN, HANDOVER_TIMEOUT_S_MAX
 from shoal.core.model import ShardId
 from shoal.core.retry import Policy
@@ -84,6 +84,9 @@ class GroupSettings:
     strategy: str = "balanced"
     lease_table: str | None = None
     """Of a leased group: the name of the table that its rows are in."""
+    lease_store: str | None = None
+    """Of a leased group: the identity of the database that the table is in. Consumers that looked into two
+    would each find nobody else."""
     failure: Policy | None = None
     """What its workers do when user code raises, unless they are told otherwise; None: by `in_order`."""
     rules: int = RULES
@@ -156,6 +159,13 @@ class Claim:
         return not self.lapse_ms and not self.is_fenced
 
     @property
+    def timer(self) -> tuple[int, int, int] | None:
+        """While its owner is asked to let go: what stands still as long as nobody has added to that time."""
+        if self.state is not ShardState.TRANSFER or self.owner is None:
+            return None
+        return (self.owner_epoch, self.handover_ms, self.lapse_ms)
+
+    @property
     def start(self) -> int:
         """The next offset to consume, now or once it has begun anew."""
         return self.checkpoint if self.restart is None or self.restart == AS_SAVED else self.restart
@@ -164,6 +174,15 @@ class Claim:
     def intended(self) -> str | None:
         """Who has it, or will have it."""
         return self.next or self.owner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timers:
+    """What waits for time to pass in a group, as someone saw it. What else happens there does not matter."""
+
+    handovers: Mapping[ShardId, tuple[int, int, int]]
+    distrust: tuple[int, int]
+    """With the last epoch: one more forgetting begins anew, and may come to the same number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +202,14 @@ class Group:
     distrust_ms: int = 0
     """The store forgot commits: nothing is granted until so much time has been watched."""
     created_ms: int = 0
+
+    @property
+    def timers(self) -> Timers:
+        """For an observer, to show when it comes back."""
+        return Timers(
+            handovers={claim.shard: timer for claim in self.claims if (timer := claim.timer) is not None},
+            distrust=(self.distrust_ms, self.epoch),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +250,11 @@ def default_interval_ms(timeout: int) -> int:
     return max(1, timeout // 4)
 
 
+def fitting_interval_ms(wished: int, timeout: int) -> int:
+    """How often one beats who said so when the timeout was another: as wished, or twice within it."""
+    return min(wished, max(1, timeout // 2))
+
+
 def handover_timeout_ms(seconds: object) -> int | None:
     """How long a living owner may take to let go, in milliseconds; None is without a bound."""
     if seconds is None:
@@ -230,6 +262,13 @@ def handover_timeout_ms(seconds: object) -> int | None:
     if not is_number(seconds) or not 0 < seconds <= HANDOVER_TIMEOUT_S_MAX:
         raise InvalidInput("handover_timeout", seconds, f"None, or seconds up to {HANDOVER_TIMEOUT_S_MAX:g}")
     return max(1, round(seconds * 1000))
+
+
+def check_lease_store(group: Group, identity: str, where: str) -> None:
+    """Refuse to look for a leased group's rows in a database that it was not made with."""
+    wanted = group.settings.lease_store
+    if wanted is not None and wanted != identity:
+        raise OtherLeaseStore(group=group.name, wanted=wanted, found=identity, where=where)
 
 
 def check_settings(settings: GroupSettings) -> GroupSettings:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from shoal.core.group import Claim, GroupSettings, Member, ShardState
+from shoal.core.group import Claim, GroupSettings, Member, ShardState, fitting_interval_ms
 from shoal.core.limits import CLOCK_MARGIN
 from shoal.core.membership import Beat
 from shoal.core.model import ShardId
@@ -73,6 +73,8 @@ class Holding:
     incarnation: str
     timeout_ms: int
     interval_ms: int
+    wished_ms: int = 0
+    """How often it beats where the timeout allows it; 0: as it does."""
     number: int = 0
     """Of the last heartbeat that was sent."""
     asked_ms: int = 0
@@ -130,7 +132,7 @@ def granted(claims: Iterable[Claim]) -> tuple[Granted, ...]:
 def asked(holding: Holding, now_ms: int) -> tuple[Holding, Beat]:
     """The next heartbeat. One that states a shorter timeout shortens what is held at once."""
     timeout_ms = holding.group_timeout_ms or holding.timeout_ms
-    interval_ms = min(holding.interval_ms, max(1, timeout_ms // 2))
+    interval_ms = fitting_interval_ms(holding.wished_ms or holding.interval_ms, timeout_ms)
     leases = holding.leases
     valid_ms = holding.valid_ms
     if timeout_ms < holding.timeout_ms:

@@ -17,7 +17,7 @@ from enum import StrEnum
 
 from shoal.core import renewing
 from shoal.core.errors import NameTaken, NotOwner, UnknownConsumer
-from shoal.core.group import RULES, GroupSettings
+from shoal.core.group import RULES, GroupSettings, fitting_interval_ms
 from shoal.core.holding import Lease
 from shoal.core.lease import (
     Change,
@@ -70,9 +70,13 @@ class LeasedConsumer:
         settings: GroupSettings,
         interval_ms: int,
         stream: str = "",
+        is_again: bool = False,
     ) -> None:
         """`group` is its key in the table; `stream` is named in refusals."""
-        check_timing(settings, settings.timeout_ms, interval_ms)
+        timeout_ms = settings.timeout_ms
+        # One that comes back said it when the timeout was another.
+        stated_ms = fitting_interval_ms(interval_ms, timeout_ms) if is_again else interval_ms
+        check_timing(settings, timeout_ms, stated_ms)
         self._stream = stream
         self.settings = settings
         self.error: NameTaken | UnknownConsumer | None = None
@@ -81,8 +85,8 @@ class LeasedConsumer:
             group=group,
             name=name,
             incarnation=incarnation,
-            timeout_ms=settings.timeout_ms,
-            interval_ms=interval_ms,
+            timeout_ms=timeout_ms,
+            interval_ms=stated_ms,
             is_taking=settings.rules == RULES,
         )
         self._interval_ms = interval_ms
@@ -144,7 +148,7 @@ class LeasedConsumer:
         if self.error is not None:
             return []
         timeout_ms = self.settings.timeout_ms
-        interval_ms = min(self._interval_ms, max(1, timeout_ms // 2))
+        interval_ms = fitting_interval_ms(self._interval_ms, timeout_ms)
         self._number += 1
         if timeout_ms < self.me.timeout_ms or any(
             timeout_ms < held.row.timeout_ms for held in self._held.values()

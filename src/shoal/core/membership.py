@@ -13,8 +13,16 @@ from typing import Final
 
 import xxhash
 
-from shoal.core.errors import HeartbeatOutdated, InvalidInput, NameTaken, NotOwner, UnknownConsumer
-from shoal.core.group import Claim, GroupSettings, Member, MemberStatus
+from shoal.core.errors import (
+    GroupInUse,
+    HeartbeatOutdated,
+    InvalidInput,
+    NameTaken,
+    NotOwner,
+    UnknownConsumer,
+    UnknownGroup,
+)
+from shoal.core.group import Claim, Coordination, Group, GroupSettings, Member, MemberStatus
 from shoal.core.limits import GONE_MEMBERS_KEPT, GROUP_TIMEOUT_S_MAX
 from shoal.core.model import ShardId
 
@@ -97,6 +105,29 @@ def watched(member: Member, elapsed_ms: int) -> Member:
 def is_dead(member: Member) -> bool:
     """Nobody has heard of it for as long as it said that it would act."""
     return member.is_watched and member.stood_ms >= member.timeout_ms
+
+
+def check_same(group: Group, was: int | None, stream: str) -> None:
+    """Who was a member of a group that is gone is none of the one that was made anew under its name."""
+    if was is not None and group.id != was:
+        raise UnknownGroup(stream=stream, group=group.name)
+
+
+def check_unused(group: str, members: Iterable[Member]) -> None:
+    """Refuse to take a group from consumers that use it."""
+    users = sorted({member.name for member in members if member.is_watched})
+    if users:
+        raise GroupInUse(group=group, consumers=users)
+
+
+def check_coordinated(settings: GroupSettings) -> None:
+    """The hub gives out nothing in a group whose consumers decide: there would be two who give."""
+    if settings.coordination is not Coordination.COORDINATED:
+        raise InvalidInput(
+            "coordination",
+            settings.coordination.value,
+            "the hub makes nobody a member of such a group; its consumers join through its table",
+        )
 
 
 def joined(members: Mapping[str, Member], newcomer: Member, *, is_again: bool = False) -> dict[str, Member]:

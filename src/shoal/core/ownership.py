@@ -59,9 +59,10 @@ from shoal.core.group import (
     MemberStatus,
     Note,
     ShardState,
+    Timers,
 )
 from shoal.core.limits import EPOCH_JUMP
-from shoal.core.membership import check_timing, departed, is_dead, joined, pruned
+from shoal.core.membership import check_coordinated, check_timing, departed, is_dead, joined, pruned
 from shoal.core.model import Shard, ShardId
 
 Strategies = Mapping[str, Strategy]
@@ -102,7 +103,7 @@ def step(
         case Update():
             _update(work, event.settings)
         case Watched():
-            _watch(work, event.elapsed_ms)
+            _watch(work, event.elapsed_ms, event.seen)
         case Forgotten():
             _distrust(work, event.seen)
         case Sync():
@@ -217,6 +218,7 @@ def _as_answered(claim: Claim) -> tuple[str | None, int, ShardState, bool]:
 
 
 def _join(work: _Work, event: Join) -> None:
+    check_coordinated(work.settings)
     if event.incarnation not in work.members:
         check_timing(work.settings, event.timeout_ms, event.interval_ms)
     newcomer = Member(
@@ -403,12 +405,19 @@ def _update(work: _Work, settings: GroupSettings) -> None:
     work.note("updated", detail=f"in_order={settings.in_order}, timeout={settings.timeout_ms / 1000:g} s")
 
 
-def _watch(work: _Work, elapsed_ms: int) -> None:
-    """Time passes for hand-overs that have a bound, and for a group that waits out a store's forgetting."""
-    work.distrust_ms = max(0, work.distrust_ms - _at_most_an_interval(work, None, elapsed_ms))
+def _watch(work: _Work, elapsed_ms: int, seen: Timers) -> None:
+    """Time passes for hand-overs that have a bound, and for a group that waits out a store's forgetting.
+
+    Each by itself, and only where the observer saw it as it still is: what another has added to meanwhile, or
+    what began since, this one has not watched.
+    """
+    if seen.distrust == (work.distrust_ms, work.epoch):
+        work.distrust_ms = max(0, work.distrust_ms - _at_most_an_interval(work, None, elapsed_ms))
     bound = work.settings.handover_timeout_ms
     for claim in work.claims:
-        if claim.state is not TRANSFER or claim.owner is None or (bound is None and not claim.lapse_ms):
+        if claim.timer is None or claim.timer != seen.handovers.get(claim.shard):
+            continue
+        if claim.owner is None or (bound is None and not claim.lapse_ms):
             continue
         waited = claim.handover_ms + _at_most_an_interval(work, claim.owner, elapsed_ms)
         if claim.lapse_ms:
@@ -536,12 +545,21 @@ def _wanted(work: _Work, strategy: Strategy, names: list[str]) -> dict[ShardId, 
     return checked(work.settings.strategy, answer, shards, names)
 
 
+def _asked_ms(work: _Work, claim: Claim) -> int:
+    """How long the owner has been asked already: who was to have it is gone, and it is another's turn."""
+    before = work.group.claims[claim.shard] if claim.shard < len(work.group.claims) else claim
+    is_same = before.state is TRANSFER and before.owner_epoch == claim.owner_epoch
+    return before.handover_ms if is_same and before.restart is None else 0
+
+
 def _steer(work: _Work, claim: Claim, target: str) -> None:
     match claim.state:
         case ShardState.NOT_ALLOC:
             work.grant(claim, target, By.ASSIGNED)
         case ShardState.ALREADY_ALLOC if claim.owner != target:
-            asked = replace(moved(claim, By.TAKEN_BACK, TRANSFER), next=target)
+            asked = replace(
+                moved(claim, By.TAKEN_BACK, TRANSFER), next=target, handover_ms=_asked_ms(work, claim)
+            )
             work.claims[claim.shard] = asked
             work.note("moving", asked, claim.owner, f"to {work.name(target)}")
         case ShardState.TRANSFER if claim.owner == target and claim.restart is None and not claim.lapse_ms:

@@ -11,14 +11,15 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from shoal.core.balance import STRATEGIES, Strategy
 from shoal.core.checkpoint import Save
 from shoal.core.claims import born
 from shoal.core.describing import Block, GroupInfo, described
-from shoal.core.errors import GroupInUse, HubClosed, ShoalError, StoreBusy, StrategyRefused, UnknownGroup
+from shoal.core.errors import HubClosed, ShoalError, StoreBusy, StrategyRefused, UnknownGroup
 from shoal.core.events import (
     Event,
     Expire,
@@ -40,13 +41,15 @@ from shoal.core.group import (
     Member,
     Note,
     ShardState,
+    Timers,
     check_settings,
     default_interval_ms,
+    fitting_interval_ms,
 )
 from shoal.core.handover import HandedOver
 from shoal.core.holding import Assignment, View
 from shoal.core.limits import STEP_TRIES_MAX
-from shoal.core.membership import Beat, is_dead, watched
+from shoal.core.membership import Beat, check_same, check_unused, is_dead, watched
 from shoal.core.model import Shard, ShardId, StreamInfo, StreamName
 from shoal.core.ownership import Stepped, step
 from shoal.core.positions import Start, resolved
@@ -59,6 +62,10 @@ _log: Final = logging.getLogger("shoal.hub.groups")
 
 _NO_STREAM: Final = StreamName("", "")
 """Where no error will name one."""
+_LOCKS: Final = 64
+"""Steps of one group take turns in this process; two groups that share a lock do so, too, now and then."""
+_KNOWN: Final = 256
+"""Groups whose kind is kept at hand."""
 GATHER_S: Final = 0.001
 """Nobody waits for a heartbeat's answer to the millisecond, and a commit costs several."""
 
@@ -89,7 +96,7 @@ class LocalGroups:
 
     def renew(self) -> None:
         """See Renewed."""
-        self._locks: dict[int, threading.Lock] = {}
+        self._locks = [threading.Lock() for _ in range(_LOCKS)]
         self._kinds: dict[int, Group] = {}
 
     # --- Groups. ---
@@ -102,6 +109,8 @@ class LocalGroups:
                 settings.strategy,
                 f"not known; one of {', '.join(sorted(self._strategies))}, or name it in connect()",
             )
+        if settings.coordination is Coordination.LEASED:
+            settings = self._leased.placed(settings)
         stream = self._store.load_stream(name)
         positions = resolved(stream, start, lambda shard, ms: self._offset_at(stream, shard, ms))
         ended: set[ShardId] = set()
@@ -127,16 +136,20 @@ class LocalGroups:
         if found.settings.coordination is Coordination.LEASED:
             self._leased.delete(found, force=force)
             return
-        users = sorted({member.name for member in self._store.load_members(found.id)})
-        if users and not force:
-            raise GroupInUse(group=group, consumers=users)
-        self._store.delete_group(found.id)
+        self._store.delete_group(found.id, None if force else partial(check_unused, group))
+
+    def clear(self, groups: Iterable[Group]) -> None:
+        """These went with their stream: what leased ones had in tables goes too, where we can reach it."""
+        for group in groups:
+            try:
+                if group.settings.coordination is Coordination.LEASED:
+                    self._leased.clear(group)
+            except ShoalError as error:
+                _log.warning("rows of group %s, which is deleted, are left: %s", group.name, error)
 
     def list(self, name: StreamName) -> Sequence[Group]:
         """See GroupService."""
-        found = self._store.list_groups(self._store.load_stream(name).id)
-        self._kinds.update({group.id: group for group in found})
-        return found
+        return self._store.list_groups(self._store.load_stream(name).id)
 
     def describe(self, name: StreamName, group: str) -> GroupInfo:
         """See GroupService."""
@@ -150,7 +163,10 @@ class LocalGroups:
     ) -> GroupInfo:
         """See GroupService."""
         found = self.find(name, group)
-        self._step(found.id, Update(settings=check_settings(change(found.settings))))
+        if found.settings.coordination is Coordination.LEASED:
+            self._leased.opened(found)  # Refused here, if its rows are elsewhere: nothing is changed yet.
+        # On the settings that the step finds: those looked at before may be another's to change by then.
+        self._step(found.id, lambda now: Update(settings=check_settings(change(now.settings))))
         return self.describe(name, group)
 
     def rewind(self, name: StreamName, group: str, start: Start, why: str) -> Sequence[ShardId]:
@@ -172,8 +188,21 @@ class LocalGroups:
         if found is None:
             self._store.load_stream(name)  # It may be the stream that is not there.
             raise UnknownGroup(stream=str(name), group=group)
-        self._kinds[found.id] = found
+        self._remember(found)
         return found
+
+    def _remember(self, group: Group) -> None:
+        if len(self._kinds) >= _KNOWN:
+            self._kinds.clear()
+        self._kinds[group.id] = group
+
+    def _known(self, group_id: int) -> Group | None:
+        """The group as it was when we last asked for it: of what kind it is, and where, does not change."""
+        known = self._kinds.get(group_id)
+        if known is None and (loaded := self._store.load_group(group_id)) is not None:
+            known = replace(loaded[0], members={}, claims=())
+            self._remember(known)
+        return known
 
     def record(self, group_id: int, notes: Sequence[Note]) -> None:
         """See GroupService."""
@@ -185,10 +214,7 @@ class LocalGroups:
 
     def check_read(self, name: StreamName, shard: ShardId, fence: Fence) -> None:
         """Refuse a read of a leased group's shard under an epoch that is not current."""
-        group = self._kinds.get(fence.group_id)
-        if group is None:
-            self.list(name)
-            group = self._kinds.get(fence.group_id)
+        group = self._known(fence.group_id)
         if group is None:
             raise UnknownGroup(stream=str(name), group=str(fence.group_id))
         self._leased.check_read(group, shard, fence.epoch)
@@ -198,12 +224,13 @@ class LocalGroups:
     def join(self, name: StreamName, group: str, newcomer: Newcomer) -> Joined:
         """See GroupService."""
         found = self.find(name, group)
+        check_same(found, newcomer.group_id, str(name))
         timeout_ms = found.settings.timeout_ms
         event = Join(
             name=newcomer.name,
             incarnation=newcomer.incarnation,
             timeout_ms=timeout_ms,
-            interval_ms=newcomer.interval_ms or default_interval_ms(timeout_ms),
+            interval_ms=_interval_ms(newcomer, timeout_ms),
             is_again=newcomer.is_again,
         )
         self._step(found.id, event)
@@ -233,7 +260,7 @@ class LocalGroups:
         """See GroupService."""
         if not saves:
             return
-        known = self._kinds.get(group_id)
+        known = self._known(group_id)
         if known is not None and known.settings.coordination is Coordination.LEASED:
             self._leased.save(known, self._store.load_stream(name), saves)
             return
@@ -264,10 +291,14 @@ class LocalGroups:
     def follow(self, stream: StreamInfo) -> None:
         """The stream was split or merged: let its groups know."""
         for group in self._store.list_groups(stream.id):
-            if group.settings.coordination is Coordination.COORDINATED:
-                self._step(group.id, Sync())
-            else:
-                self._leased.follow(group)
+            try:
+                if group.settings.coordination is Coordination.COORDINATED:
+                    self._step(group.id, Sync())
+                else:
+                    self._leased.follow(group)
+            except ShoalError as error:
+                # Whoever watches the group lets it know; its consumers look by themselves.
+                _log.warning("group %s of %s: %s", group.name, stream.full_name, error)
 
     def close(self) -> None:
         """End the watch."""
@@ -281,16 +312,15 @@ class LocalGroups:
             raise answer
         return answer
 
-    def _step(self, group_id: int, event: Event, at_version: int | None = None) -> Stepped:
+    def _step(self, group_id: int, happened: Event | Callable[[Group], Event]) -> Stepped:
         """Load, think, save; again if another process was faster. Steps of this process take turns."""
-        with self._locks.setdefault(group_id, threading.Lock()):
+        with self._locks[group_id % _LOCKS]:
             for attempt in range(STEP_TRIES_MAX):
                 loaded = self._store.load_group(group_id)
                 if loaded is None:
                     raise UnknownGroup(stream="?", group=str(group_id))
                 group, stream = loaded
-                if at_version is not None and group.version != at_version:
-                    return Stepped(group=group)
+                event = happened(group) if callable(happened) else happened
                 stepped = step(group, event, stream.shards, self._strategies, stream=str(stream.full_name))
                 if stepped.group is group:
                     return stepped
@@ -331,6 +361,12 @@ class LocalGroups:
         )
 
 
+def _interval_ms(newcomer: Newcomer, timeout_ms: int) -> int:
+    """One that comes back said how often it beats when the timeout was another."""
+    wished = newcomer.interval_ms or default_interval_ms(timeout_ms)
+    return fitting_interval_ms(wished, timeout_ms) if newcomer.is_again else wished
+
+
 @dataclass(slots=True)
 class _Served:
     """A group that someone in this process is a member of, as the watch saw it last."""
@@ -338,7 +374,8 @@ class _Served:
     used_s: float
     timeout_s: float
     members: Sequence[Member] = ()
-    version: int = -1
+    timers: Timers | None = None
+    """What waits for time to pass."""
     read_s: float = 0.0
     pause_s: float = field(default=0.5)
 
@@ -350,7 +387,7 @@ class _Watch:
     Writer of the fields: any thread, under `_lock`; what is in a `_Served`, only the thread.
     """
 
-    def __init__(self, store: Store, step_group: Callable[..., Stepped]) -> None:
+    def __init__(self, store: Store, step_group: Callable[[int, Event], Stepped]) -> None:
         self._store = store
         self._step = step_group
         self.renew()
@@ -404,10 +441,10 @@ class _Watch:
                     return
                 except ShoalError as error:
                     # The store may be away. What was not watched counts for nothing: begin anew.
-                    one.members, one.version = (), -1
+                    one.members, one.timers = (), None
                     _log.warning("watching group %s: %s", group_id, error)
                 except Exception:  # noqa: BLE001 - a thread's top: watching must not end with one fault
-                    one.members, one.version = (), -1
+                    one.members, one.timers = (), None
                     _log.exception("watching group %s failed", group_id)
             self._wake.wait(min(one.pause_s for _, one in served))
             self._wake.clear()
@@ -419,7 +456,7 @@ class _Watch:
             self._store.add_watches(
                 group_id, [(member, watched(member, elapsed_ms)) for member in one.members]
             )
-        one.version = self._pass_time(group_id, one.version, elapsed_ms)
+        one.timers = self._pass_time(group_id, one.timers, elapsed_ms)
         one.members = self._store.load_members(group_id)
         one.read_s = time.monotonic()
         one.pause_s = max(0.02, min([2000, *(member.interval_ms for member in one.members)]) / 2000)
@@ -429,17 +466,17 @@ class _Watch:
         if self._store.is_unsettled(group_id):
             self._step(group_id, Sync())
 
-    def _pass_time(self, group_id: int, version: int, elapsed_ms: int) -> int:
+    def _pass_time(self, group_id: int, seen: Timers | None, elapsed_ms: int) -> Timers | None:
         """Where time itself moves something (a bounded hand-over, a store's forgetting), let it pass.
 
-        Only if the group is as it was at the last look; the version that it has now.
+        `seen` is what the last look found; the answer is what this one did.
         """
         if not self._store.has_timers(group_id):
-            return -1
-        if version >= 0 and elapsed_ms > 0:
-            return self._step(group_id, Watched(elapsed_ms=elapsed_ms), version).group.version
+            return None
+        if seen is not None and elapsed_ms > 0:
+            return self._step(group_id, Watched(elapsed_ms=elapsed_ms, seen=seen)).group.timers
         loaded = self._store.load_group(group_id)
-        return -1 if loaded is None else loaded[0].version
+        return None if loaded is None else loaded[0].timers
 
 
 def _now_ms() -> int:

@@ -12,8 +12,8 @@ from typing import Final
 
 from shoal.core.checkpoint import Save
 from shoal.core.errors import GroupInUse, StoreBusy, StoreUnavailable
-from shoal.core.group import Group
-from shoal.core.lease import Change, ChangeKind, check_epoch, saved
+from shoal.core.group import Group, GroupSettings, check_lease_store
+from shoal.core.lease import Change, ChangeKind, Row, check_epoch, saved
 from shoal.core.lease_reset import Resetting
 from shoal.core.lease_view import as_group, noted
 from shoal.core.leasing import Outcome
@@ -32,6 +32,10 @@ class LeasedGroups:
         self._leases = leases
         self._known: dict[int, LeasedGroup] = {}
 
+    def placed(self, settings: GroupSettings) -> GroupSettings:
+        """The settings of a new group, tied to the database that its rows will be in."""
+        return replace(settings, lease_store=self._leases.identity)
+
     def opened(self, group: Group) -> LeasedGroup:
         """Its table, its key in there, and where it began. Remembered: none of that changes."""
         known = self._known.get(group.id)
@@ -46,6 +50,7 @@ class LeasedGroups:
         return self._open(group)
 
     def _open(self, group: Group) -> LeasedGroup:
+        check_lease_store(group, self._leases.identity, self._leases.description)
         loaded = self._store.load_group(group.id)
         starts = {} if loaded is None else {claim.shard: claim.checkpoint for claim in loaded[0].claims}
         return LeasedGroup(
@@ -128,11 +133,20 @@ class LeasedGroups:
         if users and not force:
             raise GroupInUse(group=group.name, consumers=users)
         self._store.delete_group(group.id)
-        # Consumers first: one that is no member any more makes no rows.
-        for instance in instances:
-            leased.table.delete(instance)
-        for lease in leased.table.list(leased.key):
-            leased.table.delete(lease)
+        self.clear(group)
+
+    def clear(self, group: Group) -> None:
+        """Remove the rows of a group that is deleted; again, while consumers have not heard of it."""
+        leased = self.opened(group)
+        table, key = leased.table, leased.key
+        for _ in range(STEP_TRIES_MAX):
+            # Consumers first: one that is no member any more makes no rows.
+            rows: list[Row] = [*table.instances(key), *table.list(key)]
+            if not rows:
+                return
+            for row in rows:
+                table.delete(row)
+        raise StoreBusy(f"rows of {group.name} change faster than we can remove them", 0.0)
 
 
 def _is_done(table: LeaseTable, change: Change) -> bool:

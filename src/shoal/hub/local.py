@@ -113,8 +113,10 @@ class LocalHub:
         self._store.delete_project(project)
 
     def delete_stream(self, name: StreamName) -> None:
+        groups = self.groups.list(name)
         self._store.delete_stream(name)
         self._streams.pop(name, None)
+        self.groups.clear(groups)
 
     def set_retention(
         self, name: StreamName, retention_ms: int | None, retention_bytes: int | None

@@ -36,6 +36,7 @@ def group_of(row: Any, members: Mapping[str, Member] | None = None, claims: Sequ
             delivery=Delivery(row.delivery),
             strategy=row.strategy,
             lease_table=row.lease_table,
+            lease_store=row.lease_store,
             failure=None if row.failure is None else Policy(row.failure),
             rules=row.rules,
         ),
@@ -55,6 +56,7 @@ def settings_columns(settings: GroupSettings) -> dict[str, Any]:
         "delivery": settings.delivery.value,
         "strategy": settings.strategy,
         "lease_table": settings.lease_table,
+        "lease_store": settings.lease_store,
         "failure": settings.failure,
         "rules": settings.rules,
     }

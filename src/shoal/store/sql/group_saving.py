@@ -7,7 +7,6 @@ column is in its condition.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from sqlalchemy import BigInteger, bindparam, delete, func, insert, select, update
 from sqlalchemy.engine import Connection
@@ -25,8 +24,6 @@ _groups = tables.groups.c
 _members = tables.members.c
 _claims = tables.claims.c
 _notes = tables.notes.c
-
-EPOCHS: Final = "epoch"
 
 
 class OutrunError(Exception):
@@ -163,14 +160,14 @@ def save_notes(connection: Connection, group_id: int, notes: Sequence[Note], now
 
 
 def last_epoch(connection: Connection) -> int:
-    query = select(tables.sequences.c.value).where(tables.sequences.c.name == EPOCHS)
-    return connection.execute(query).scalar() or 0
+    query = select(tables.sequences.c.value).where(tables.sequences.c.name == tables.EPOCHS)
+    epoch: int = connection.execute(query).scalar_one()
+    return epoch
 
 
 def _raise_epoch(connection: Connection, epoch: int) -> None:
     """The store's sequence goes with the highest epoch that any group gave."""
-    if _RAISE_EPOCH.run(connection, [{"to": epoch}]) == 0 and last_epoch(connection) == 0:
-        connection.execute(insert(tables.sequences).values(name=EPOCHS, value=epoch))
+    _RAISE_EPOCH.run(connection, [{"to": epoch}])
 
 
 _SWAP_GROUP = PreparedWrite(
@@ -220,6 +217,6 @@ _DELETE_NOTES = PreparedWrite(
 )
 _RAISE_EPOCH = PreparedWrite(
     update(tables.sequences)
-    .where(tables.sequences.c.name == EPOCHS, tables.sequences.c.value < bindparam("to"))
+    .where(tables.sequences.c.name == tables.EPOCHS, tables.sequences.c.value < bindparam("to"))
     .values(value=bindparam("to"))
 )

@@ -150,19 +150,20 @@ class SQLGroups:
             return False
         return True
 
-    def delete_group(self, group_id: int) -> None:
+    def delete_group(self, group_id: int, rule: Callable[[Sequence[Member]], None] | None = None) -> None:
         """See GroupStore."""
         with self._database.write() as connection:
+            # Locked before anything is read: a step that lets someone in swaps this row.
+            connection.execute(select(_groups.id).where(_groups.id == group_id).with_for_update()).scalar()
+            if rule is not None:
+                rule([member_of(row) for row in connection.execute(_LIVING, {"at": group_id})])
             delete_groups(connection, [group_id])
             self._database.dialect.announce(connection, [f"g{group_id}"])
 
     def load_members(self, group_id: int) -> list[Member]:
         """See GroupStore."""
-        query = select(tables.members).where(
-            _members.group_id == group_id, _members.status != MemberStatus.GONE.value
-        )
         with self._database.read() as connection:
-            return [member_of(row) for row in connection.execute(query)]
+            return [member_of(row) for row in connection.execute(_LIVING, {"at": group_id})]
 
     def load_view(self, group_id: int, incarnation: str) -> View | None:
         """See GroupStore."""
@@ -328,6 +329,9 @@ class _Known:
         return value
 
 
+_LIVING = select(tables.members).where(
+    _members.group_id == bindparam("at"), _members.status != MemberStatus.GONE.value
+)
 _VIEWED = PreparedSelect(
     select(_members.assigned).where(
         _members.group_id == bindparam("at"),

@@ -7,7 +7,7 @@ from sqlalchemy.engine import Connection
 
 from shoal.core.errors import NotAShoalStore, StoreTooNew
 from shoal.store.sql.database import Database
-from shoal.store.sql.tables import MIGRATIONS, SCHEMA_VERSION, meta
+from shoal.store.sql.tables import EPOCHS, MIGRATIONS, SCHEMA_VERSION, meta, sequences
 
 
 def migrate(database: Database, *, durable: bool, upto: int = SCHEMA_VERSION) -> None:
@@ -30,7 +30,16 @@ def migrate(database: Database, *, durable: bool, upto: int = SCHEMA_VERSION) ->
         for tables in MIGRATIONS[found:upto]:
             for table in tables:
                 table.create(connection, checkfirst=True)
+            if sequences in tables:
+                _begin_epochs(connection)
         _save(connection, upto)
+
+
+def _begin_epochs(connection: Connection) -> None:
+    """MariaDB commits each table by itself: an upgrade that was cut short may have come past this."""
+    there = connection.execute(select(sequences.c.name).where(sequences.c.name == EPOCHS)).scalar()
+    if there is None:
+        connection.execute(insert(sequences).values(name=EPOCHS, value=0))
 
 
 def _found(connection: Connection, database: Database) -> int:

@@ -168,6 +168,7 @@ groups: Final = Table(
     Column("delivery", String(16), nullable=False),
     Column("strategy", _Name, nullable=False),
     Column("lease_table", String(48)),
+    Column("lease_store", String(32)),
     Column("failure", String(16)),
     Column("rules", Integer, nullable=False),
     Column("distrust_ms", BigInteger, nullable=False),
@@ -250,6 +251,10 @@ sequences: Final = Table(
     Column("value", BigInteger, nullable=False),
     **_BYTEWISE,
 )
+
+EPOCHS: Final = "epoch"
+"""The sequence of the highest epoch that any group gave. Its row is made with the schema: who gives the first
+epoch ever would otherwise meet another who does, in another group."""
 
 MIGRATIONS: Final[Sequence[Sequence[Table]]] = (
     (projects, streams, shards, batches),

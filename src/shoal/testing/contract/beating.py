@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from shoal import Hub
@@ -15,6 +17,7 @@ from shoal.core.errors import (
     NotOwner,
     OffsetOutOfRange,
     UnknownConsumer,
+    UnknownGroup,
 )
 from shoal.core.events import Letting
 from shoal.core.membership import Beat
@@ -125,6 +128,37 @@ class BeatContract(HubSuite):
         back = Newcomer(name="anna", incarnation="anna-3", is_again=True)
         with pytest.raises(NameTaken):
             hub.service.groups.join(stream_name(orders), "billing", back)
+
+    def test_one_that_comes_back_to_a_group_made_anew_is_told_that_its_own_is_gone(
+        self, hub: Hub, orders: str
+    ) -> None:
+        hub.create_stream(orders, shards=1)
+        for coordination in ("coordinated", "leased"):
+            hub.create_group(orders, "billing", timeout=10)
+            anna = _Raw(hub, orders, "anna", "anna-1")
+            hub.delete_group(orders, "billing", force=True)
+            hub.create_group(orders, "billing", timeout=10, coordination=coordination)
+            back = Newcomer(name="anna", incarnation="anna-2", is_again=True, group_id=anna.joined.group_id)
+            with pytest.raises(UnknownGroup, match="billing"):
+                hub.service.groups.join(stream_name(orders), "billing", back)
+            hub.delete_group(orders, "billing")
+
+    def test_one_that_comes_back_beats_as_often_as_a_timeout_allows_that_was_shortened_meanwhile(
+        self, hub: Hub, billed: str
+    ) -> None:
+        back = Newcomer(name="anna", incarnation="anna-2", interval_ms=6000)
+        hub.update_group(billed, "billing", timeout=2)
+        with pytest.raises(InvalidInput, match="heartbeat_interval"):
+            hub.service.groups.join(stream_name(billed), "billing", back)
+        joined = hub.service.groups.join(stream_name(billed), "billing", replace(back, is_again=True))
+        assert (joined.timeout_ms, joined.interval_ms) == (2000, 1000)
+
+    def test_the_hub_makes_nobody_a_member_of_a_group_that_is_leased(self, hub: Hub, orders: str) -> None:
+        hub.create_stream(orders, shards=1)
+        hub.create_group(orders, "billing", timeout=10, coordination="leased")
+        with pytest.raises(InvalidInput, match="coordination='leased'"):
+            _Raw(hub, orders, "anna", "anna-1")
+        assert hub.describe_group(orders, "billing").members == ()
 
     # --- Heartbeats. ---
 

@@ -2,23 +2,50 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from shoal import Hub
+from shoal.consumer import Membership
 from shoal.core.errors import (
     Fenced,
     InvalidInput,
     NameTaken,
     NotOwner,
     OffsetOutOfRange,
+    OtherLeaseStore,
     ShoalError,
+    UnknownGroup,
 )
+from shoal.core.group import GroupSettings
 from shoal.core.model import ShardId
+from shoal.core.names import stream_name
 from shoal.testing.contract.suite import ConnectAgain, HubSuite
 from shoal.testing.members import eventually, hand_over, holds, settle
 
 QUICK = 0.6
 """A timeout that a test can wait for."""
+
+
+def _expire(hub: Hub, stream: str, member: Membership) -> None:
+    """Whoever watched has seen enough: it is no member any more, and has not heard of it yet."""
+    groups = hub.service.groups
+    group = groups.find(stream_name(stream), member.group)
+    if group.settings.coordination == "coordinated":
+        groups.leave(group.id, member.incarnation, ())
+        return
+    leased = groups.leased(group)
+    eventually(
+        lambda: any(
+            leased.table.delete(row)
+            for row in leased.table.instances(leased.key)
+            if row.incarnation == member.incarnation
+        ),
+        f"the row of {member.name} is removed",
+    )
 
 
 class OwnershipContract(HubSuite):
@@ -373,6 +400,137 @@ class OwnershipContract(HubSuite):
             eventually(lambda: kinds().count("forced") == 1, "it is in the history, once")
             assert kinds().index("frozen") < kinds().index("forced")
             anna.leave()
+
+    def test_a_handover_timeout_runs_out_however_much_else_happens_in_the_group(
+        self, hub: Hub, orders: str, coordination: str
+    ) -> None:
+        hub.create_stream(orders, shards=2)
+        hub.create_group(orders, "billing", timeout=QUICK, handover_timeout=0.2, coordination=coordination)
+        policies = itertools.cycle(["strict", "best_tried"])
+        with hub.join_group(orders, "billing", "slow") as slow:
+            holds(slow, [0, 1])
+            with hub.join_group(orders, "billing", "anna") as anna:
+
+                def has_one_after_a_change() -> bool:
+                    hub.update_group(orders, "billing", failure=next(policies))
+                    return len(anna.leases) == 1
+
+                eventually(has_one_after_a_change, "the shard moves", QUICK * 10, every_s=0.02)
+
+    # --- Deleted. ---
+
+    @pytest.mark.parametrize("where", ["beside the log", "apart"])
+    @pytest.mark.parametrize("what", ["group", "stream"])
+    def test_the_rows_of_a_leased_group_go_with_it_and_with_its_stream(
+        self, orders: str, connect_again: ConnectAgain, tmp_path: Path, where: str, what: str
+    ) -> None:
+        hub = connect_again(leases=f"sqlite:///{tmp_path / 'leases.db'}" if where == "apart" else None)
+        hub.create_stream(orders, shards=3)
+        hub.create_group(orders, "billing", timeout=QUICK, coordination="leased")
+        leased = hub.service.groups.leased(hub.list_groups(orders)[0])
+        anna = hub.join_group(orders, "billing", "anna")
+        bert = hub.join_group(orders, "billing", "bert")
+        settle(hub, orders, "billing", [anna, bert])
+        bert.abandon()
+        if what == "stream":
+            hub.delete_stream(orders)
+        else:
+            hub.delete_group(orders, "billing", force=True)
+        eventually(lambda: anna.error is not None, "anna hears of it")
+        assert leased.table.instances(leased.key) == []
+        assert leased.table.list(leased.key) == []
+
+    # --- Settings. ---
+
+    def test_two_who_change_different_settings_at_once_both_have_their_way(
+        self, hub: Hub, stream: str, connect_again: ConnectAgain
+    ) -> None:
+        another = connect_again()
+        calls: list[int] = []
+
+        def change(old: GroupSettings) -> GroupSettings:
+            calls.append(old.timeout_ms)
+            if len(calls) == 1:
+                another.update_group(stream, "billing", in_order=False, handover_timeout=3)
+            return replace(old, timeout_ms=5000)
+
+        hub.service.groups.update(stream_name(stream), "billing", change)
+        settings = hub.list_groups(stream)[0].settings
+        assert (settings.timeout_ms, settings.in_order, settings.handover_timeout_ms) == (5000, False, 3000)
+        assert calls == [10_000, 10_000]
+
+    # --- Expired. ---
+
+    def test_one_with_an_interval_of_its_own_comes_back_after_the_timeout_was_shortened(
+        self, hub: Hub, orders: str, coordination: str
+    ) -> None:
+        hub.create_stream(orders, shards=2)
+        hub.create_group(orders, "billing", timeout=1, coordination=coordination)
+        with hub.join_group(orders, "billing", "anna", heartbeat_interval=QUICK) as anna:
+            holds(anna, [0, 1])
+            hub.update_group(orders, "billing", timeout=QUICK - 0.1)
+            before = anna.incarnation
+            _expire(hub, orders, anna)
+            eventually(lambda: anna.incarnation != before, "anna joins again")
+            holds(anna, [0, 1])
+
+    # --- One table for all. ---
+
+    def test_a_leased_groups_rows_are_looked_for_where_it_was_made_and_nowhere_else(
+        self, hub: Hub, orders: str, connect_again: ConnectAgain, tmp_path: Path
+    ) -> None:
+        leases = f"sqlite:///{tmp_path / 'leases.db'}"
+        apart, another = connect_again(leases=leases), connect_again(leases=leases)
+        apart.create_stream(orders, shards=2)
+        apart.create_group(orders, "billing", timeout=10, coordination="leased")
+        with apart.join_group(orders, "billing", "anna") as anna:
+            holds(anna, [0, 1])
+            made = apart.list_groups(orders)[0].settings
+            for call in (
+                lambda: hub.join_group(orders, "billing", "bert"),
+                lambda: hub.describe_group(orders, "billing"),
+                lambda: hub.update_group(orders, "billing", timeout=5),
+                lambda: hub.reset_group(orders, "billing", "latest"),
+                lambda: hub.delete_group(orders, "billing", force=True),
+            ):
+                with pytest.raises(OtherLeaseStore, match=r"connect\(leases=") as refused:
+                    call()
+                assert (refused.value.group, refused.value.wanted) == ("billing", made.lease_store)
+                assert refused.value.found != made.lease_store
+            assert apart.list_groups(orders)[0].settings == made
+            with another.join_group(orders, "billing", "carl") as carl:
+                settle(apart, orders, "billing", [anna, carl])
+            hub.split_shard(orders, 0)  # The shards change all the same.
+
+    # --- Made anew. ---
+
+    @pytest.mark.parametrize("made_as", ["coordinated", "leased"])
+    @pytest.mark.parametrize("what", ["group", "stream"])
+    def test_a_member_of_a_group_that_was_deleted_is_none_of_the_next_one_of_its_name(
+        self, hub: Hub, orders: str, coordination: str, made_as: str, what: str
+    ) -> None:
+        hub.create_stream(orders, shards=2)
+        hub.create_group(orders, "billing", timeout=QUICK, coordination=coordination)
+        lost: list[int] = []
+        anna = hub.join_group(
+            orders, "billing", "anna", listener=lambda told: lost.extend(one.shard for one in told.lost)
+        )
+        holds(anna, [0, 1])
+        if what == "group":
+            hub.delete_group(orders, "billing", force=True)
+        else:
+            hub.delete_stream(orders)
+            hub.create_stream(orders, shards=2)
+        hub.create_group(orders, "billing", timeout=QUICK, coordination=made_as)
+        with hub.join_group(orders, "billing", "bert") as bert:
+            eventually(lambda: anna.error is not None, "anna hears of it")
+            assert isinstance(anna.error, UnknownGroup)
+            assert str(anna.error) == str(UnknownGroup(stream=orders, group="billing"))
+            assert anna.leases == {}
+            eventually(lambda: sorted(lost) == [0, 1], "its listener is told")
+            holds(bert, [0, 1])
+            assert [m.name for m in hub.describe_group(orders, "billing").members] == ["bert"]
+        anna.leave()
 
     # --- Seeing it. ---
 
