@@ -198,7 +198,7 @@ class _Saving:
         self._save_members(rows)
         self._save_claims(rows)
         if isinstance(self.event, events.Forgotten) and self.event.seen > self.before.version:
-            # Otherwise a read was overtaken within the process, and the store knows what was missed after all.
+            # Otherwise a read was overtaken within the process: the store knows what was missed after all.
             self.stage.facts.holding.evident()
         self.stage.facts.holding.distrust(after.distrust_ms)
         return True
