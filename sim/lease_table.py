@@ -241,16 +241,20 @@ def _stored(rows: LeasedRows, like: Row) -> Row | None:
 
 
 def _is_same(stored: Row | None, expected: Row | None) -> bool:
-    """A table may compare no more than what never comes twice."""
+    """A table may compare no more than this: see `shoal.lease_port`."""
     match stored, expected:
         case LeaseRow(), LeaseRow():
-            return (stored.born, stored.revision) == (expected.born, expected.revision)
+            return _state(stored) == _state(expected)
         case InstanceRow(), InstanceRow():
             return (stored.incarnation, stored.revision) == (expected.incarnation, expected.revision)
         case SequenceRow(), SequenceRow():
             return stored.revision == expected.revision
         case _:
             return stored is None and expected is None
+
+
+def _state(row: LeaseRow) -> tuple[int, int, int]:
+    return (row.born, row.revision, row.epoch)
 
 
 def _forced_on(before: Row | None, change: Change) -> Row | None:
