@@ -223,8 +223,13 @@ class LeasedSeat:
         yield max(1, rest - (self._stage.loop.now - began))
 
     def _take(self, member: LeasedConsumer) -> Steps[None]:
-        """One look, and the wait for the next: until the table changes, or a part of an interval."""
+        """One look, and the wait for the next: until the table changes, or a part of an interval.
+
+        Whatever is news since this look ends the wait, our own changes included: a lineage is followed by a
+        generation with each look.
+        """
         began = self._stage.loop.now
+        self._wake = wake = Future(self._stage.loop)
         since = self._store.failovers
         view = yield from self._view()
         if "forgetting is ignored" in self._stage.switches:
@@ -234,7 +239,6 @@ class LeasedSeat:
         self._hear(told)
         yield from self._carry_out(member, told.changes, view.shards, since=since)
         yield min(1000 * MS, 1 + REST * (self._stage.loop.now - began))
-        self._wake = wake = Future(self._stage.loop)
         self._stage.loop.after(member.me.interval_ms * MS // 4, wake.resolve)
         yield wake
 
@@ -285,6 +289,9 @@ class LeasedSeat:
             numbers = iter((yield from table.draw(wanting)) if wanting else ())
             tried = [numbered(one, next(numbers)) if one.wants_number else one for one in waiting]
             outcomes = yield from table.attempt(member.me.incarnation, tried, since)
+            pairs = zip(tried, outcomes, strict=True)
+            if any(change.is_news and outcome is Outcome.DONE for change, outcome in pairs):
+                self.wake()
             waiting, error = [], None
             for change, outcome in zip(tried, outcomes, strict=True):
                 told = yield from self._settle(table, member, change, outcome, shards)
