@@ -39,6 +39,7 @@ class CoordinatedSeat:
         self._is_over = False
         self._is_barred = False
         self._was_member = False
+        self._is_retired, self._retired_as = False, ""
         self._lettings: dict[tuple[str, ShardId, int], Letting] = {}
         self.group = 0
 
@@ -85,11 +86,14 @@ class CoordinatedSeat:
         yield from self._send_release(mine, letting)
 
     def retire(self) -> Steps[None]:
-        mine = self.incarnation
-        group = self.group
-        yield from self._tried(
-            lambda: self._network.call(lambda hub: hub.step(group, Retire(incarnation=mine)))
-        )
+        self._is_retired = True
+        yield from self._tried(self._announce)
+
+    def _announce(self) -> Steps[None]:
+        """Said again with every heartbeat until it is heard, as in the real shell."""
+        mine, group = self.incarnation, self.group
+        yield from self._network.call(lambda hub: hub.step(group, Retire(incarnation=mine)))
+        self._retired_as = mine
 
     def leave(self) -> Steps[None]:
         mine = self.incarnation
@@ -185,6 +189,8 @@ class CoordinatedSeat:
             pass
         else:
             if self.incarnation == beat.incarnation and not self._is_over:
+                if self._is_retired and self._retired_as != beat.incarnation:
+                    self._process.spawn(self._tried(self._announce))
                 self._take(answer)
 
     def _take(self, answer: rules.Assignment) -> None:

@@ -197,7 +197,8 @@ class _Saving:
         store.sequence = max(store.sequence, after.epoch)
         self._save_members(rows)
         self._save_claims(rows)
-        if isinstance(self.event, events.Forgotten):
+        if isinstance(self.event, events.Forgotten) and self.event.seen > self.before.version:
+            # Otherwise a read was overtaken within the process: the store knows what was missed after all.
             self.stage.facts.holding.evident()
         self.stage.facts.holding.distrust(after.distrust_ms)
         return True
@@ -234,7 +235,9 @@ class _Saving:
                 # What heartbeats and watchers write is theirs: a step does not put it back.
                 rows.members[key] = replace(now, status=member.status, assigned=member.assigned)
             if member.status is MemberStatus.GONE and (now is None or now.status is not MemberStatus.GONE):
-                self.stage.facts.went(now or member, is_expired=isinstance(self.event, events.Expire))
+                # Another's expiry may be the step after which a barred one holds nothing any more.
+                is_expired = isinstance(self.event, events.Expire) and self.event.incarnation == key
+                self.stage.facts.went(now or member, is_expired=is_expired)
             if before is None or member.assigned != before.assigned:
                 self.stage.wake(key)
 

@@ -140,6 +140,7 @@ class LeaseTable:
             case SequenceRow():
                 assert isinstance(change.new, SequenceRow)
                 self.rows.sequence = change.new
+        self._report_renewal(change)
         if self._store.group is self.rows:
             self._report(change, who)
         return True
@@ -175,18 +176,23 @@ class LeaseTable:
             case None:
                 raise AssertionError("a change is about a row")
 
+    def _report_renewal(self, change: Change) -> None:
+        """Of a group that is gone, too: who has not heard of that may act there, and within its deadline."""
+        row = change.new
+        if change.kind not in RENEWING or not isinstance(row, LeaseRow):
+            return
+        if not row.lapse_ms and row.owner_epoch == row.epoch:
+            assert row.consumer_owner is not None
+            key = (row.consumer_owner, row.shard, row.owner_epoch)
+            asked_us = self.asked_at.get(change.asked_ms, self._stage.loop.now)
+            self._stage.facts.deadlines.renewed(key, asked_us, row.timeout_ms)
+
     def _report_lease(self, change: Change, old: LeaseRow | None, new: LeaseRow | None, who: str) -> None:
         facts = self._stage.facts
         if old is not None and old.consumer_owner is not None and change.kind is ChangeKind.TAKE:
             facts.holding.expired(_named(old), old.timeout_ms, old.interval_ms)
         if new is not None and (old is None or new.lease_id != old.lease_id):
             facts.holding.heard(_named(new))
-        if new is not None and change.kind in RENEWING and not new.lapse_ms and new.owner_epoch == new.epoch:
-            assert new.consumer_owner is not None
-            key = (new.consumer_owner, new.shard, new.owner_epoch)
-            facts.deadlines.renewed(
-                key, self.asked_at.get(change.asked_ms, self._stage.loop.now), new.timeout_ms
-            )
         if new is not None:
             before = None if old is None else claim_of(old)
             by = CALLS.get(change.kind, change.kind.value)
@@ -241,16 +247,20 @@ def _stored(rows: LeasedRows, like: Row) -> Row | None:
 
 
 def _is_same(stored: Row | None, expected: Row | None) -> bool:
-    """A table may compare no more than what never comes twice."""
+    """A table may compare no more than this: see `shoal.lease_port`."""
     match stored, expected:
         case LeaseRow(), LeaseRow():
-            return (stored.born, stored.revision) == (expected.born, expected.revision)
+            return _state(stored) == _state(expected)
         case InstanceRow(), InstanceRow():
             return (stored.incarnation, stored.revision) == (expected.incarnation, expected.revision)
         case SequenceRow(), SequenceRow():
             return stored.revision == expected.revision
         case _:
             return stored is None and expected is None
+
+
+def _state(row: LeaseRow) -> tuple[int, int, int]:
+    return (row.born, row.revision, row.epoch)
 
 
 def _forced_on(before: Row | None, change: Change) -> Row | None:

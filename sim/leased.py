@@ -85,25 +85,26 @@ class LeasedSeat:
         if member is None:
             raise NotOwner(shard=shard, consumer=self._name, owner=None)
         change = member.checkpoint(shards[shard], epoch, offset)
-        yield from self._carry_out([change], shards, must=True)
+        yield from self._carry_out(member, [change], shards, must=True)
 
     def release(self, shard: ShardId, epoch: int, checkpoint: int | None) -> Steps[None]:
         mine, life = self.incarnation, self._life
         while (shards := (yield from self._looked_up())) is None:
             yield self._stage.rng.randrange(20, 80) * MS
-        if self._member is None or self._life != life:
+        member = self._member
+        if member is None or self._life != life:
             return  # Lost meanwhile, with its group.
         if "release before the checkpoint" in self._stage.switches:
             checkpoint = None
         try:
-            change = self._member.release(shards[shard], epoch, checkpoint)
+            change = member.release(shards[shard], epoch, checkpoint)
         except ShoalError:  # Its checkpoint does not count; to let go is never refused.
-            change = self._member.release(shards[shard], epoch, None)
+            change = member.release(shards[shard], epoch, None)
         if "a repeated release forgets what was sent" in self._stage.switches:
-            self._member._lettings.clear()
+            member._lettings.clear()
         self._stage.facts.release_sent(mine, shard, epoch)
         if change is not None:
-            yield from self._tried(self._carry_out([change], shards))
+            yield from self._tried(self._carry_out(member, [change], shards))
 
     def retire(self) -> Steps[None]:
         self._is_retired = True
@@ -113,7 +114,7 @@ class LeasedSeat:
     def _announce(self, member: LeasedConsumer) -> Steps[None]:
         changes = member.retire(self._asking())
         shards = yield from self._shards()
-        yield from self._carry_out(changes, shards)
+        yield from self._carry_out(member, changes, shards)
 
     def leave(self) -> Steps[None]:
         self._is_over = True
@@ -123,7 +124,7 @@ class LeasedSeat:
     def _part(self, member: LeasedConsumer) -> Steps[None]:
         view = yield from self._view()
         changes = member.leave(view, now_ms=self._asking(), watch_ms=self._watch_clock())
-        yield from self._carry_out(changes, view.shards)
+        yield from self._carry_out(member, changes, view.shards)
 
     # --- Life. ---------------------------------------------------------------------------------------
 
@@ -142,26 +143,25 @@ class LeasedSeat:
     def _enter(self) -> Steps[None]:
         """Find the group of that name and join it."""
         rows = yield from self._store.read(self._process, self._found)
-        self._table = LeaseTable(self._stage, self._process, rows)
-        newborn = self._newborn(rows.settings)
-        yield from self._join(newborn)
-        self._member = newborn
+        table = LeaseTable(self._stage, self._process, rows)
+        newborn = self._newborn(rows.key, rows.settings)
+        yield from self._join(table, newborn)
+        self._table, self._member = table, newborn
         self._life += 1
 
-    def _newborn(self, settings: GroupSettings) -> LeasedConsumer:
+    def _newborn(self, key: str, settings: GroupSettings) -> LeasedConsumer:
         """A new incarnation, which nobody has had before."""
         self._lives += 1
         return LeasedConsumer(
-            group=self._reached().rows.key,
+            group=key,
             name=self._name,
             incarnation=f"{self._process.name}#{self._lives}",
             settings=settings,
             interval_ms=max(1, settings.timeout_ms // self._stage.swarm.intervals),
         )
 
-    def _join(self, newborn: LeasedConsumer) -> Steps[None]:
+    def _join(self, table: LeaseTable, newborn: LeasedConsumer) -> Steps[None]:
         """The same incarnation until it is known to be in: a first try may have been."""
-        table = self._reached()
         while True:
             try:
                 instances = yield from table.read(lambda rows: list(rows.instances.values()))
@@ -177,12 +177,14 @@ class LeasedSeat:
 
     def _come_back(self, member: LeasedConsumer) -> Steps[None]:
         """Expired while away: nothing is held any more. Join again, unless another has the name by now."""
-        newborn = self._newborn(member.settings)
-        instances = yield from self._reached().read(lambda rows: list(rows.instances.values()))
+        table = self._reached()
+        newborn = self._newborn(table.rows.key, member.settings)
+        instances = yield from table.read(lambda rows: list(rows.instances.values()))
         newborn.check_free(instances)
-        yield from self._join(newborn)
-        self._hear(Told(lost=list(member.leases.values())))
-        self._member = newborn
+        yield from self._join(table, newborn)
+        if member is self._member:  # Not dropped meanwhile, with its group.
+            self._hear(Told(lost=list(member.leases.values())))
+            self._member = newborn
 
     def _rounds(self, work: Callable[[LeasedConsumer], Steps[None]], life: int) -> Steps[None]:
         while self._life == life and not self._is_over and self._member is not None:
@@ -213,7 +215,7 @@ class LeasedSeat:
         member.change_settings(found.settings)
         changes = member.beat(self._asking(), is_taking=not self._is_retired)
         shards = yield from self._shards()
-        yield from self._carry_out(changes, shards)
+        yield from self._carry_out(member, changes, shards)
         rest = member.me.interval_ms * MS * self._stage.rng.randrange(90, 110) // 100
         if self._stage.is_so("deaf"):
             self._stage.history.fault("misses a beat", self._process.name)
@@ -221,8 +223,13 @@ class LeasedSeat:
         yield max(1, rest - (self._stage.loop.now - began))
 
     def _take(self, member: LeasedConsumer) -> Steps[None]:
-        """One look, and the wait for the next: until the table changes, or a part of an interval."""
+        """One look, and the wait for the next: until the table changes, or a part of an interval.
+
+        Whatever is news since this look ends the wait, our own changes included: a lineage is followed by a
+        generation with each look.
+        """
         began = self._stage.loop.now
+        self._wake = wake = Future(self._stage.loop)
         since = self._store.failovers
         view = yield from self._view()
         if "forgetting is ignored" in self._stage.switches:
@@ -230,9 +237,8 @@ class LeasedSeat:
         told = member.look(view, now_ms=self._asking(), watch_ms=self._watch_clock())
         self._stage.facts.decided(self.incarnation, told.changes, member.settings.rules)
         self._hear(told)
-        yield from self._carry_out(told.changes, view.shards, since=since)
+        yield from self._carry_out(member, told.changes, view.shards, since=since)
         yield min(1000 * MS, 1 + REST * (self._stage.loop.now - began))
-        self._wake = wake = Future(self._stage.loop)
         self._stage.loop.after(member.me.interval_ms * MS // 4, wake.resolve)
         yield wake
 
@@ -264,34 +270,51 @@ class LeasedSeat:
 
     def _carry_out(
         self,
+        member: LeasedConsumer,
         changes: Sequence[Change],
         shards: Sequence[Shard],
         *,
         must: bool = False,
         since: int | None = None,
     ) -> Steps[None]:
-        """Try the changes, and what follows from them. `must`: an answer that does not come is an error."""
-        table, member = self._reached(), self._member
-        waiting = list(changes)
-        while waiting and member is not None:
+        """Try the changes, and what follows from them. `must`: an answer that does not come is an error.
+
+        They are the member's that they were thought out for: one that was expired has none to make.
+        """
+        if member is not self._member:
+            return
+        table, waiting = self._reached(), list(changes)
+        while waiting:
             wanting = sum(change.wants_number for change in waiting)
             numbers = iter((yield from table.draw(wanting)) if wanting else ())
             tried = [numbered(one, next(numbers)) if one.wants_number else one for one in waiting]
             outcomes = yield from table.attempt(member.me.incarnation, tried, since)
-            waiting = []
+            pairs = zip(tried, outcomes, strict=True)
+            if any(change.is_news and outcome is Outcome.DONE for change, outcome in pairs):
+                self.wake()
+            waiting, error = [], None
             for change, outcome in zip(tried, outcomes, strict=True):
-                waiting += yield from self._settle(member, change, outcome, shards)
+                told = yield from self._settle(table, member, change, outcome, shards)
+                waiting += told.changes
+                error = error or told.error
+            if error is not None:
+                raise error
             if must and Outcome.UNKNOWN in outcomes:
                 raise StoreUnavailable("no answer: it may or may not be stored")
-        if member is not None and member is self._member:
+        if member is self._member:
             yield from self._let_go_of_ended(member, shards)
 
     def _settle(
-        self, member: LeasedConsumer, change: Change, outcome: Outcome, shards: Sequence[Shard]
-    ) -> Steps[list[Change]]:
+        self,
+        table: LeaseTable,
+        member: LeasedConsumer,
+        change: Change,
+        outcome: Outcome,
+        shards: Sequence[Shard],
+    ) -> Steps[Told]:
         found = None
         if outcome is Outcome.REFUSED:
-            found = yield from self._reached().found_instead(change)
+            found = yield from table.found_instead(change)
         row = change.old or change.new
         about = shards[row.shard] if isinstance(row, LeaseRow) and row.shard < len(shards) else None
         if "deadline from the answer" in self._stage.switches:
@@ -299,7 +322,7 @@ class LeasedSeat:
         told = member.settle(change, outcome, found, about)
         if member is self._member:
             self._hear(told)
-        return told.changes
+        return told
 
     def _let_go_of_ended(self, member: LeasedConsumer, shards: Sequence[Shard]) -> Steps[None]:
         """What was consumed to its end is nobody's any more."""
@@ -307,7 +330,7 @@ class LeasedSeat:
         changes = [member.release(shards[one.shard], one.epoch, None) for one in ended]
         if ended:
             self._hear(Told(lost=ended))
-            yield from self._carry_out([change for change in changes if change is not None], shards)
+            yield from self._carry_out(member, [change for change in changes if change is not None], shards)
 
     def _hear(self, told: Told) -> None:
         assert self._lessee is not None

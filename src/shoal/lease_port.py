@@ -21,7 +21,9 @@ class LeaseTable(Protocol):
 
     Two rows are equal if all their fields are, the wall clocks apart, which the table stamps itself. A table
     may compare less: (born, revision) of a shard's row, (incarnation, revision) of an instance's and revision
-    of a sequence's never come twice. An answer that does not come is StoreUnavailable: the change may be in.
+    of a sequence's never come twice. One that may forget commits (an asynchronous fail-over) has to compare
+    the epoch of a shard's row, too: revisions come again then, and a forced checkpoint must not be undone by
+    an owner that never heard of it. An answer that does not come is StoreUnavailable: the change may be in.
     """
 
     def list(self, group: str) -> Sequence[LeaseRow]:

@@ -231,6 +231,8 @@ class Desk:
             about = by_id.get(row.shard) if isinstance(row, LeaseRow) else None
             told = self.consumer.settle(change, outcome, found, about)
             self.hear(told)
+            if told.error is not None:
+                raise told.error
             waiting = [*told.changes, *waiting]
             if outcome is Outcome.DONE:
                 done.append(change.kind)

@@ -179,11 +179,9 @@ class Node:
             yield self.world.delay()
             row = change.old or change.new
             shard = self.world.shards[row.shard] if isinstance(row, LeaseRow) else None
-            try:
-                told = consumer.settle(change, outcome, found, shard)
-            except ShoalError:
-                continue
-            if change.kind is ChangeKind.SAVE and outcome is not Outcome.UNKNOWN and not told.changes:
+            told = consumer.settle(change, outcome, found, shard)
+            is_answered = outcome is not Outcome.UNKNOWN and told.error is None
+            if change.kind is ChangeKind.SAVE and is_answered and not told.changes:
                 assert isinstance(change.new, LeaseRow)
                 self.saved[change.new.shard, change.new.epoch] = change.new.checkpoint
             self.hear(told)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from shoal.core.errors import NameTaken
+from shoal.core.errors import NameTaken, NotOwner
 from shoal.core.lease import LeaseRow, SequenceRow
 from shoal.core.limits import EPOCH_JUMP
 from tests.unit.lease_table import GROUP, INTERVAL_MS, TIMEOUT_MS, Desk, MemoryTable, filled
@@ -46,6 +46,18 @@ def test_a_holder_whose_renewals_were_forgotten_gives_the_shard_up_and_gets_it_a
     foo.look(SHARDS, 400)
     assert foo.held == [0]
     assert foo.epoch(0) > first_epoch
+
+
+def test_a_save_on_a_row_that_was_forgotten_is_no_success() -> None:
+    table = MemoryTable()
+    foo = holder(table)
+    forgotten = table.row(0)
+    foo.beat(100, SHARDS)
+    table.put(forgotten)
+    with pytest.raises(NotOwner):
+        foo.save(SHARDS[0], 4)
+    assert foo.held == []
+    assert table.row(0).checkpoint == 0
 
 
 def test_epochs_from_before_a_table_forgot_are_let_go_of() -> None:

@@ -90,10 +90,12 @@ def test_a_checkpoint_is_stored_and_leaves_the_lease_id_alone() -> None:
 def test_a_checkpoint_after_an_unseen_loss_is_fenced_and_the_lease_is_dropped() -> None:
     table = MemoryTable()
     foo = holder(table)
+    epoch = foo.epoch(0)
     take_away(table)
     with pytest.raises(Fenced):
         foo.save(SHARDS[0], 4)
     assert foo.held == []
+    assert foo.lost == [(0, epoch)], "who holds a shard no more is told so, whatever became of its save"
     assert table.row(0).checkpoint == 0
 
 

@@ -71,6 +71,9 @@ class CoordinatedMembership(Member):
         self._groups = service.groups
         self._interval_ms = interval_ms
         self._group_id: int
+        self._is_retired = False
+        self._retired_as = ""
+        """The incarnation that the hub knows to be leaving."""
         super().__init__(service, stream, group, name, listener)
         self._join(is_again=False)
         renew_in_child(self)
@@ -161,8 +164,19 @@ class CoordinatedMembership(Member):
         _said_without_refused(release, lettings)
 
     def retire(self) -> None:
-        """Announce that this consumer will leave: it is given nothing more, and asked for what it has."""
-        self._groups.retire(self._group_id, self.incarnation)
+        """Announce that this consumer will leave: it is given nothing more, and asked for what it has.
+
+        If that is not heard it is said again with the next heartbeat, and so it is if it has to join again:
+        whoever does not take what it is given would be given it again and again.
+        """
+        self._is_retired = True
+        self._announce()
+
+    def _announce(self) -> None:
+        incarnation = self.incarnation
+        if self._is_retired and self._retired_as != incarnation:
+            self._groups.retire(self._group_id, incarnation)
+            self._retired_as = incarnation
 
     def leave(self, checkpoints: Mapping[int, int | None] | None = None) -> None:
         """Hand everything over at once, with last checkpoints where given, and end."""
@@ -258,6 +272,7 @@ class CoordinatedMembership(Member):
             self._holding, beat = asked(self._holding, boot_ms())
         answer = self._groups.beat(self.stream, self._group_id, beat)
         self._apply(answer)
+        self._announce()
         if self._holding.group_timeout_ms is not None:
             return  # The group counts by another timeout now: state it at once.
         left_s = self._holding.interval_ms / 1000 - (time.monotonic() - began)

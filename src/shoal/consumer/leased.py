@@ -137,48 +137,35 @@ class LeasedMembership(Member):
         given = whole_positions(positions)
         shards = self._shards_now(given)
         with self._changed:
+            consumer = self._consumer
             changes = [
-                self._consumer.checkpoint(shards[number], self._lease(number).epoch, offset)
+                consumer.checkpoint(shards[number], self._lease(number).epoch, offset)
                 for number, offset in given.items()
             ]
-        self._carry_out(changes, shards, together=True)
+        self._carry_out(consumer, changes, shards, together=True)
 
     def release(self, checkpoints: Mapping[int, int | None]) -> None:
         """Let go of shards, with their last checkpoints. From here on nothing is done under their epochs."""
         given = last_positions(checkpoints)
         shards = self._shards_now(given)
         with self._changed:
+            consumer = self._consumer
             leases = [(self._lease(number), offset) for number, offset in given.items()]
-            changes, refusal = self._let_go(leases, shards)
-        self._carry_out(changes, shards)
+            changes, refusal = _let_go(consumer, leases, shards)
+        self._carry_out(consumer, changes, shards)
         if refusal is not None:
             raise refusal
-
-    def _let_go(
-        self, leases: Sequence[tuple[Lease, int | None]], shards: Sequence[Shard]
-    ) -> tuple[list[Change], ShoalError | None]:
-        """Under the lock. A checkpoint may be refused, the first of which is returned; to let go never is."""
-        refusal: ShoalError | None = None
-        changes = []
-        for lease, offset in leases:
-            try:
-                change = self._consumer.release(shards[lease.shard], lease.epoch, offset)
-            except (CheckpointBackwards, OffsetOutOfRange) as error:
-                refusal = refusal or error
-                change = self._consumer.release(shards[lease.shard], lease.epoch, None)
-            if change is not None:
-                changes.append(change)
-        return changes, refusal
 
     def retire(self) -> None:
         """Announce that this consumer will leave: it takes nothing more, and others count without it."""
         if self._void:
             raise self.error or UnknownConsumer(self.incarnation)
         with self._changed:
-            changes = self._consumer.retire(boot_ms())
+            consumer = self._consumer
+            changes = consumer.retire(boot_ms())
             self._is_retired = True
             told = Told(closing=list(self.leases.values()))
-        self._carry_out(changes, self._shards_now())
+        self._carry_out(consumer, changes, self._shards_now())
         self._hear(told)
 
     def leave(self, checkpoints: Mapping[int, int | None] | None = None) -> None:
@@ -205,15 +192,17 @@ class LeasedMembership(Member):
         if mine:
             shards = self._shards_now(mine)
             with self._changed:
-                held = self._consumer.leases
+                consumer = self._consumer
+                held = consumer.leases
                 leases = [(held[shard], given[shard]) for shard in mine if shard in held]
-                last, refusal = self._let_go(leases, shards)
-            self._carry_out(last, shards)
+                last, refusal = _let_go(consumer, leases, shards)
+            self._carry_out(consumer, last, shards)
         view = self._view()
         with self._changed:
-            changes = self._consumer.leave(view, now_ms=boot_ms(), watch_ms=_watch_ms())
+            consumer = self._consumer
+            changes = consumer.leave(view, now_ms=boot_ms(), watch_ms=_watch_ms())
             self._note_change()
-        self._carry_out(changes, view.shards)
+        self._carry_out(consumer, changes, view.shards)
         if refusal is not None:
             raise refusal
 
@@ -280,33 +269,46 @@ class LeasedMembership(Member):
         return View(rows=rows, instances=instances, sequence=sequence, shards=shards, starts=self._starts)
 
     def _carry_out(
-        self, changes: Sequence[Change], shards: Sequence[Shard], *, together: bool = False
+        self,
+        consumer: LeasedConsumer,
+        changes: Sequence[Change],
+        shards: Sequence[Shard],
+        *,
+        together: bool = False,
     ) -> None:
-        """Try the changes, and what follows from them. `together`: all or none, and an answer is a must."""
+        """Try the changes, and what follows from them. `together`: all or none, and an answer is a must.
+
+        They are the consumer's that they were thought out for: when that one was expired meanwhile, what it
+        takes is not held by the one that came back in its place.
+        """
         waiting = list(changes)
         for _ in range(STEP_TRIES_MAX):
             # Busy means that nothing was changed: mostly a deadlock of the database's. A release that met one
             # would wait for the next look, and who leaves does not look again.
             attempt = partial(self._table.attempt, self._key, waiting, together=together)
             tried = insist(attempt, StoreBusy, _LEAVE_S)
-            waiting = [again for one in tried for again in self._settle(one, shards)]
+            told = [self._settle(consumer, one, shards) for one in tried]
+            waiting = [again for one in told for again in one.changes]
             self._record(tried)
+            for one in told:
+                if one.error is not None:
+                    raise one.error
             if together and any(one.outcome is Outcome.UNKNOWN for one in tried):
                 raise StoreUnavailable(f"no answer: {tried[0].change.kind} may or may not be stored")
             if not waiting:
                 break
         else:
             raise StoreBusy(f"rows of {self.group} change faster than we can follow", 0.0)
-        self._let_go_of_ended(shards)
+        self._let_go_of_ended(consumer, shards)
 
-    def _let_go_of_ended(self, shards: Sequence[Shard]) -> None:
+    def _let_go_of_ended(self, consumer: LeasedConsumer, shards: Sequence[Shard]) -> None:
         """What was consumed to its end is nobody's any more."""
         with self._changed:
-            ended = [lease for lease in self._consumer.ended if lease.shard < len(shards)]
-            changes = [self._consumer.release(shards[one.shard], one.epoch, None) for one in ended]
+            ended = [lease for lease in consumer.ended if lease.shard < len(shards)]
+            changes = [consumer.release(shards[one.shard], one.epoch, None) for one in ended]
         if ended:
             self._hear(Told(lost=ended))
-            self._carry_out([change for change in changes if change is not None], shards)
+            self._carry_out(consumer, [change for change in changes if change is not None], shards)
 
     def _record(self, tried: Sequence[Tried]) -> None:
         """The history, for people: what happened does not depend on it."""
@@ -318,13 +320,13 @@ class LeasedMembership(Member):
             except StoreError as error:
                 _log.warning("history of %s: %s", self.group, error)
 
-    def _settle(self, tried: Tried, shards: Sequence[Shard]) -> list[Change]:
+    def _settle(self, consumer: LeasedConsumer, tried: Tried, shards: Sequence[Shard]) -> Told:
         row = tried.change.row
         about = shards[row.shard] if isinstance(row, LeaseRow) and row.shard < len(shards) else None
         with self._changed:
-            told = self._consumer.settle(tried.change, tried.outcome, tried.found, about)
+            told = consumer.settle(tried.change, tried.outcome, tried.found, about)
         self._hear(told)
-        return told.changes
+        return told
 
     def _hear(self, told: Told) -> None:
         if told.opened or told.closing or told.lost:
@@ -387,10 +389,11 @@ class LeasedMembership(Member):
             self._come_back()
             return 0.0
         with self._changed:
-            self._consumer.change_settings(group.settings)
-            changes = self._consumer.beat(boot_ms(), is_taking=not self._is_retired)
-        self._carry_out(changes, self._stream.shards)
-        return max(0.0, self._consumer.me.interval_ms / 1000 - (time.monotonic() - began))
+            consumer = self._consumer
+            consumer.change_settings(group.settings)
+            changes = consumer.beat(boot_ms(), is_taking=not self._is_retired)
+        self._carry_out(consumer, changes, self._stream.shards)
+        return max(0.0, consumer.me.interval_ms / 1000 - (time.monotonic() - began))
 
     def _run_taker(self) -> None:
         try:
@@ -408,15 +411,33 @@ class LeasedMembership(Member):
         self._table.listen()
         view = self._view()
         with self._changed:
-            told = self._consumer.look(view, now_ms=boot_ms(), watch_ms=_watch_ms())
+            consumer = self._consumer
+            told = consumer.look(view, now_ms=boot_ms(), watch_ms=_watch_ms())
         self._hear(told)
-        self._carry_out(told.changes, view.shards)
+        self._carry_out(consumer, told.changes, view.shards)
         return min(1.0, (time.thread_time() - began) * _REST)
 
     def _rest_and_wait(self, rest_s: float) -> None:
         """Until the table changes, or a part of an interval has passed."""
         if not self._stop.wait(rest_s):
             self._table.wait(self._key, min(1.0, self._consumer.me.interval_ms / 4000))
+
+
+def _let_go(
+    consumer: LeasedConsumer, leases: Sequence[tuple[Lease, int | None]], shards: Sequence[Shard]
+) -> tuple[list[Change], ShoalError | None]:
+    """Under the lock. A checkpoint may be refused, the first of which is returned; to let go never is."""
+    refusal: ShoalError | None = None
+    changes = []
+    for lease, offset in leases:
+        try:
+            change = consumer.release(shards[lease.shard], lease.epoch, offset)
+        except (CheckpointBackwards, OffsetOutOfRange) as error:
+            refusal = refusal or error
+            change = consumer.release(shards[lease.shard], lease.epoch, None)
+        if change is not None:
+            changes.append(change)
+    return changes, refusal
 
 
 def _watch_ms() -> int:

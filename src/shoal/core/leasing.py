@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from shoal.core import renewing
-from shoal.core.errors import NameTaken, NotOwner, UnknownConsumer
+from shoal.core.errors import NameTaken, NotOwner, ShoalError, UnknownConsumer
 from shoal.core.group import RULES, GroupSettings, fitting_interval_ms
 from shoal.core.holding import Lease
 from shoal.core.lease import (
@@ -56,6 +56,8 @@ class Told:
     lost: list[Lease] = field(default_factory=list)
     """Not ours any more: nothing may be saved."""
     changes: list[Change] = field(default_factory=list)
+    error: ShoalError | None = None
+    """Why a save does not count: for whoever asked for it, after the rest was told."""
 
 
 class LeasedConsumer:
@@ -350,9 +352,14 @@ class LeasedConsumer:
                 assert isinstance(change.old, LeaseRow)
                 if renewing.is_forgotten(change.old, found):
                     self._give_up(change.old, told)
+                    if change.kind is ChangeKind.SAVE:
+                        told.error = NotOwner(shard=change.old.shard, consumer=self.me.name, owner=None)
                     return
                 self._learn(change.old.shard, found, told)
-                told.changes.extend(self._again(change, found, shard))
+                try:
+                    told.changes.extend(self._again(change, found, shard))
+                except ShoalError as error:
+                    told.error = error
             case _:
                 pass
 

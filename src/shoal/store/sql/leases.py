@@ -101,15 +101,16 @@ class SQLLeaseTable:
         return Glance(leases, instances, sequence)
 
     def _all_leases(self, connection: Connection, group: str) -> Sequence[LeaseRow]:
-        """Most rows are as they were at the last look: (born, revision) names one state for ever."""
+        """Most rows are as they were at the last look: what is compared by a swap names one state."""
         known = self._known
 
         def is_known(row: Any) -> bool:
             last = known.get(row.shard)
-            return last is not None and (last.group, last.born, last.revision) == (
+            return last is not None and (last.group, last.born, last.revision, last.epoch) == (
                 group,
                 row.born,
                 row.revision,
+                row.epoch,
             )
 
         found = [
