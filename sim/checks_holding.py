@@ -148,6 +148,7 @@ class HoldingChecks:
         """Who is gone does not come back; but a join that was never answered may be repeated."""
         if incarnation in self._gone and incarnation in self._beaten:
             raise Violation("1", f"{incarnation} is a member again, after it was gone")
+        self._gone.discard(incarnation)
         self._members.add(_process(incarnation))
         self.heard(incarnation)
 

@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from shoal.core import balance, events, holding, membership, ownership
+from shoal.core import balance, events, handover, holding, membership, ownership
 from shoal.core.balance import Strategy
 from shoal.core.checkpoint import Save, check_fence, check_save
 from shoal.core.claims import is_at_end
-from shoal.core.errors import NotOwner, StoreBusy, StoreUnavailable, UnknownGroup
+from shoal.core.errors import NotOwner, StoreBusy, StoreUnavailable, UnknownConsumer, UnknownGroup
 from shoal.core.group import Group, GroupSettings, Member, MemberStatus
 from shoal.core.membership import Beat
 from shoal.core.model import Shard, ShardId
-from sim.loop import Process, Steps
+from sim.loop import Future, Process, Steps
 from sim.rows import GroupRows
 from sim.seat import Fetched
 from sim.stage import Stage
@@ -80,6 +80,64 @@ class Hub:
         rows.members[beat.incarnation] = replace(member, held=reported)
         self._facts.beaten(before, beat.number, beat.timeout_ms)
         return holding.assignment(rows.settings, member, claims, beat)
+
+    def wait(self, group: int, incarnation: str, seen: int, for_us: int) -> Steps[tuple[holding.View | None]]:
+        """Until what this member holds has changed since `seen`, or for so long. It renews nothing."""
+        changed = Future(self._stage.loop)
+        self._stage.waiting.setdefault(incarnation, []).append(changed)
+        if (
+            view := (yield from self._store.read(self.process, lambda: self._view(group, incarnation)))
+        ) is None:
+            raise UnknownConsumer(incarnation)
+        if view.version <= seen:
+            self._stage.loop.after(for_us, changed.resolve)
+            yield changed
+            view = yield from self._store.read(self.process, lambda: self._view(group, incarnation))
+        return (view if view is not None and view.version > seen else None,)
+
+    def _view(self, group: int, incarnation: str) -> holding.View | None:
+        rows = self._rows(group)
+        member = rows.members.get(incarnation)
+        if member is None or member.status is MemberStatus.GONE:
+            return None
+        mine = [claim for claim in rows.claims if claim.owner == incarnation]
+        return holding.View(version=member.assigned, granted=holding.granted(mine))
+
+    def release(self, group: int, release: events.Release) -> Steps[object]:
+        """The plain hand-over, decided on the rows that it touches, in one commit; otherwise a step."""
+        is_done = yield from self._store.write(self.process, lambda: self._hand_over(group, release))
+        if not is_done:
+            return (yield from self.step(group, release))
+        self._stage.history.counts["plain hand-overs"] += 1
+        return None
+
+    def _hand_over(self, group: int, release: events.Release) -> bool:
+        rows, stream = self._rows(group), self._stream()
+        if rows.version < self._seen.get(group, 0):
+            return False  # What the store has left is not to be decided on; see `step`.
+        released = {letting.shard for letting in release.lettings}
+        claims = {claim.shard: claim for claim in rows.claims if claim.shard in released}
+        wanted = {release.incarnation, *(claim.next for claim in claims.values())}
+        outcome = handover.handed_over(
+            replace(rows.loaded(), members={}, claims=()),
+            release,
+            claims,
+            {shard.id: shard for shard in stream.shards if shard.id in released},
+            {key: member for key, member in rows.members.items() if key in wanted},
+        )
+        if outcome is None:
+            return False
+        rows.version, rows.epoch = outcome.group.version, outcome.group.epoch
+        self._store.sequence = max(self._store.sequence, rows.epoch)
+        epochs = {letting.shard: letting.epoch for letting in release.lettings}
+        for claim in outcome.claims:
+            rows.claims[claim.shard] = claim
+            shown = epochs[claim.shard]
+            self._facts.claim_written(claims[claim.shard], claim, "release", release.incarnation, shown)
+        for member in outcome.members:
+            rows.members[member.incarnation] = member
+            self._stage.wake(member.incarnation)
+        return True
 
     def _release_absent(self, group: int, beat: Beat, answer: holding.Assignment) -> Steps[None]:
         """A planted bug: what a heartbeat does not name is taken for released."""

@@ -163,6 +163,10 @@ class World:
         for consumer in self.consumers:
             if consumer.incarnation == incarnation:
                 self.loop.after(self.rng.randrange(1, 30) * MS, consumer.wake)
+        if waiting := self.stage.waiting.pop(incarnation, None):
+            delay = self.rng.randrange(1, 30) * MS
+            for changed in waiting:
+                self.loop.after(delay, changed.resolve)
 
     # --- Phases. -------------------------------------------------------------------------------------
 
