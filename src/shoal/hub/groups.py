@@ -91,6 +91,8 @@ class LocalGroups:
         """See Renewed."""
         self._locks: dict[int, threading.Lock] = {}
         self._kinds: dict[int, Group] = {}
+        self._seen: dict[int, int] = {}
+        """The highest version of each group that this process has seen: below it, the store forgot."""
 
     # --- Groups. ---
 
@@ -215,7 +217,7 @@ class LocalGroups:
     def beat(self, name: StreamName, group_id: int, beat: Beat) -> Assignment:
         """See GroupService."""
         self._watch.serve(group_id, beat.timeout_ms)
-        touch = Touch(stream=name, group_id=group_id, act=beat)
+        touch = Touch(stream=name, group_id=group_id, act=beat, seen=self._seen.get(group_id, 0))
         answer = self._touch(touch)
         if isinstance(answer, Forgotten):
             self._step(group_id, answer)
@@ -251,8 +253,10 @@ class LocalGroups:
     def release(self, group_id: int, incarnation: str, lettings: Sequence[Letting]) -> Sequence[ShardId]:
         """See GroupService."""
         release = Release(incarnation=incarnation, lettings=lettings)
-        answer = self._touch(Touch(stream=_NO_STREAM, group_id=group_id, act=release))
+        seen = self._seen.get(group_id, 0)
+        answer = self._touch(Touch(stream=_NO_STREAM, group_id=group_id, act=release, seen=seen))
         if isinstance(answer, HandedOver):
+            self._see(answer.group)
             self._ring(answer.group.id, answer.group.version, answer.members)
             return [claim.shard for claim in answer.claims]
         return self._step(group_id, release).let_go
@@ -285,20 +289,37 @@ class LocalGroups:
         """Load, think, save; again if another process was faster. Steps of this process take turns."""
         with self._locks.setdefault(group_id, threading.Lock()):
             for attempt in range(STEP_TRIES_MAX):
+                seen = self._seen.get(group_id, 0)  # Before the load: others hand over meanwhile.
                 loaded = self._store.load_group(group_id)
                 if loaded is None:
                     raise UnknownGroup(stream="?", group=str(group_id))
                 group, stream = loaded
+                if group.version < seen:
+                    self._distrust(group, stream, seen)
+                    continue
+                self._see(group)
                 if at_version is not None and group.version != at_version:
                     return Stepped(group=group)
                 stepped = step(group, event, stream.shards, self._strategies)
                 if stepped.group is group:
                     return stepped
                 if self._store.save_group(group, stepped.group, stepped.notes, _now_ms()):
+                    self._see(stepped.group)
                     self._ring(group_id, stepped.group.version, stepped.group.members.values())
                     return stepped
                 time.sleep(random.uniform(0, 0.002 * min(attempt + 1, 10)))
         raise StoreBusy(f"group {group_id} changes faster than we can follow", 0.0)
+
+    def _distrust(self, group: Group, stream: StreamInfo, seen: int) -> None:
+        """The store has forgotten commits: nothing is decided on what it has left until it was told so."""
+        stepped = step(group, Forgotten(seen=seen), stream.shards, self._strategies)
+        if self._store.save_group(group, stepped.group, stepped.notes, _now_ms()):
+            self._ring(group.id, stepped.group.version, stepped.group.members.values())
+
+    def _see(self, group: Group) -> None:
+        """Two threads at once may leave the lower one, which is true as well."""
+        if group.version > self._seen.get(group.id, 0):
+            self._seen[group.id] = group.version
 
     def _ring(self, group_id: int, version: int, members: Iterable[Member]) -> None:
         self._store.signal.ring(
