@@ -241,6 +241,11 @@ COORDINATED: Final = (
     ),
     Bug(name="forgetting is ignored", focus=("forget", "newcomer"), rule="if the store forgot, epochs jump"),
     Bug(
+        name="hubs remember nothing",
+        focus=("forget", "newcomer"),
+        rule="a revision below one already seen",
+    ),
+    Bug(
         name="no wait after forgetting",
         focus=("forget", "newcomer", "cut"),
         rule="nothing is granted for one timeout",

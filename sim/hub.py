@@ -33,8 +33,8 @@ class Hub:
     def __init__(self, stage: Stage, process: Process, *, knows_all: bool = True) -> None:
         self._stage, self._store, self._facts = stage, stage.store, stage.facts
         self.process = process
-        self._seen: dict[int, int] = {}
-        """The highest version of a group that this process has seen."""
+        self._seen: dict[tuple[int, int], int] = {}
+        """The highest version of a group that this process has seen, since it last was started afresh."""
         # One of an older release does not know the strategy that the group names.
         self.strategies: Mapping[str, Strategy] = balance.STRATEGIES if knows_all else {}
 
@@ -65,9 +65,9 @@ class Hub:
 
     def _count(self, group: int, beat: Beat) -> holding.Assignment | events.Forgotten:
         rows = self._rows(group)
-        if max(beat.seen, self._seen.get(group, 0)) > rows.version:
+        if max(beat.seen, self._highest(group)) > rows.version:
             if "forgetting is ignored" not in self._stage.switches:
-                return events.Forgotten(seen=max(beat.seen, self._seen.get(group, 0)))
+                return events.Forgotten(seen=max(beat.seen, self._highest(group)))
             self._facts.holding.evident()
         before = rows.members.get(beat.incarnation)
         member = membership.beaten(rows.settings, before, beat)
@@ -113,7 +113,7 @@ class Hub:
 
     def _hand_over(self, group: int, release: events.Release) -> bool:
         rows, stream = self._rows(group), self._stream()
-        if rows.version < self._seen.get(group, 0):
+        if rows.version < self._highest(group):
             return False  # What the store has left is not to be decided on; see `step`.
         released = {letting.shard for letting in release.lettings}
         claims = {claim.shard: claim for claim in rows.claims if claim.shard in released}
@@ -190,16 +190,16 @@ class Hub:
         for _ in range(STEP_TRIES):
             failovers = self._store.failovers
             loaded, shards = yield from self._store.read(self.process, lambda: self._load(group))
-            if not isinstance(event, events.Forgotten) and loaded.version < self._seen.get(group, 0):
+            if not isinstance(event, events.Forgotten) and loaded.version < self._highest(group):
                 # This process has seen more itself: nothing is decided on what the store has left.
-                yield from self.step(group, events.Forgotten(seen=self._seen[group]))
+                yield from self.step(group, events.Forgotten(seen=self._highest(group)))
                 continue
             if version is not None and loaded.version != version:
                 return ownership.Stepped(group=loaded)
             stepped = ownership.step(loaded, event, shards, self.strategies)
             if stepped.group is loaded:
                 return stepped
-            saving = _Saving(self._stage, loaded, stepped.group, event, failovers)
+            saving = _Saving(self._stage, self._life(), loaded, stepped.group, event, failovers)
             if (yield from self._store.write(self.process, saving.save)):
                 return stepped
             self._stage.history.counts["steps overtaken"] += 1
@@ -215,9 +215,18 @@ class Hub:
         rows = self._store.group
         if not isinstance(rows, GroupRows) or rows.id != group:
             raise UnknownGroup(stream=str(NAME), group=str(group))
-        if rows.version > self._seen.get(group, 0) and "forgetting is ignored" not in self._stage.switches:
-            self._seen[group] = rows.version
+        self._facts.holding.saw(self._life(), group, rows.version)
+        switches = self._stage.switches
+        if "forgetting is ignored" not in switches and "hubs remember nothing" not in switches:
+            self._seen[self._stage.afresh, group] = max(rows.version, self._highest(group))
         return rows
+
+    def _highest(self, group: int) -> int:
+        return self._seen.get((self._stage.afresh, group), 0)
+
+    def _life(self) -> str:
+        """Of this process since it last was started afresh."""
+        return f"{self.process.name}/{self._stage.afresh}"
 
     def _stream(self) -> Stream:
         assert self._store.stream is not None
@@ -229,6 +238,7 @@ class _Saving:
     """The write of one step: what has changed between two values of a group, into the rows."""
 
     stage: Stage
+    who: str
     before: Group
     after: Group
     event: events.Event
@@ -248,6 +258,8 @@ class _Saving:
             return False
         if not self._members_stand(rows):
             return False
+        if not isinstance(self.event, events.Forgotten):
+            self.stage.facts.holding.decided(self.who, after.id, self.before.version)
         rows.version, rows.epoch, rows.distrust_ms = after.version, after.epoch, after.distrust_ms
         if rows.settings != after.settings:
             rows.settings = after.settings
