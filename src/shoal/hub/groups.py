@@ -303,7 +303,9 @@ class LocalGroups:
                 stepped = step(group, event, stream.shards, self._strategies)
                 if stepped.group is group:
                     return stepped
-                if self._store.save_group(group, stepped.group, stepped.notes, _now_ms()):
+                # Who has seen a later version meanwhile was overtaken, even if the store has forgotten it.
+                is_latest = group.version >= self._seen.get(group_id, 0)
+                if is_latest and self._store.save_group(group, stepped.group, stepped.notes, _now_ms()):
                     self._see(stepped.group)
                     self._ring(group_id, stepped.group.version, stepped.group.members.values())
                     return stepped
