@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from shoal.core import balance, events, handover, holding, membership, ownership
 from shoal.core.balance import Strategy
 from shoal.core.checkpoint import Save, check_fence, check_save
 from shoal.core.claims import is_at_end
-from shoal.core.errors import NotOwner, StoreBusy, StoreUnavailable, UnknownConsumer, UnknownGroup
+from shoal.core.errors import NotOwner, StoreBusy, UnknownConsumer, UnknownGroup
 from shoal.core.group import Group, GroupSettings, Member, MemberStatus
 from shoal.core.membership import Beat
 from shoal.core.model import Shard, ShardId
@@ -188,7 +189,6 @@ class Hub:
         With `version`: only if the group still is at that version, and not again otherwise.
         """
         for _ in range(STEP_TRIES):
-            failovers = self._store.failovers
             loaded, shards = yield from self._store.read(self.process, lambda: self._load(group))
             if not isinstance(event, events.Forgotten) and loaded.version < self._highest(group):
                 # This process has seen more itself: nothing is decided on what the store has left.
@@ -199,14 +199,22 @@ class Hub:
             stepped = ownership.step(loaded, event, shards, self.strategies)
             if stepped.group is loaded:
                 return stepped
-            saving = _Saving(self._stage, self._life(), loaded, stepped.group, event, failovers)
-            if (yield from self._store.write(self.process, saving.save)):
+            saving = _Saving(self._stage, self._life(), loaded, stepped.group, event)
+            if (yield from self._store.write(self.process, partial(self._saved, saving))):
                 return stepped
             self._stage.history.counts["steps overtaken"] += 1
             if version is not None:
                 return ownership.Stepped(group=loaded)
             yield self._stage.rng.randrange(500, 4000)
         raise StoreBusy("the group changes faster than it can be thought about", 0)
+
+    def _saved(self, saving: _Saving) -> bool:
+        """Whether nobody was faster. Who has seen a later version meanwhile knows that somebody was, even if
+        the store has forgotten it."""
+        if saving.who != self._life():
+            return False  # It was started afresh, and what it had thought of is gone.
+        is_overtaken = self._highest(saving.after.id) > saving.before.version
+        return False if is_overtaken and not isinstance(saving.event, events.Forgotten) else saving.save()
 
     def _load(self, group: int) -> tuple[Group, tuple[Shard, ...]]:
         return self._rows(group).loaded(), self._stream().shards
@@ -242,16 +250,11 @@ class _Saving:
     before: Group
     after: Group
     event: events.Event
-    failovers: int
-    """Of the store, before the group was loaded."""
 
     def save(self) -> bool:
         """Whether nobody was faster."""
         store, after = self.stage.store, self.after
         rows = store.group
-        if store.failovers != self.failovers:
-            # Versions may come again after a fail-over, so a step does not outlive its connection.
-            raise StoreUnavailable("the connection was lost")
         if not isinstance(rows, GroupRows) or rows.id != after.id:
             return False
         if rows.version != self.before.version and "steps without compare-and-set" not in self.stage.switches:

@@ -223,14 +223,13 @@ class LeasedSeat:
     def _take(self, member: LeasedConsumer) -> Steps[None]:
         """One look, and the wait for the next: until the table changes, or a part of an interval."""
         began = self._stage.loop.now
-        since = self._store.failovers
         view = yield from self._view()
         if "forgetting is ignored" in self._stage.switches:
             view = self._unforgotten(view)
         told = member.look(view, now_ms=self._asking(), watch_ms=self._watch_clock())
         self._stage.facts.decided(self.incarnation, told.changes, member.settings.rules)
         self._hear(told)
-        yield from self._carry_out(told.changes, view.shards, since=since)
+        yield from self._carry_out(told.changes, view.shards)
         yield min(1000 * MS, 1 + REST * (self._stage.loop.now - began))
         self._wake = wake = Future(self._stage.loop)
         self._stage.loop.after(member.me.interval_ms * MS // 4, wake.resolve)
@@ -268,7 +267,6 @@ class LeasedSeat:
         shards: Sequence[Shard],
         *,
         must: bool = False,
-        since: int | None = None,
     ) -> Steps[None]:
         """Try the changes, and what follows from them. `must`: an answer that does not come is an error."""
         table, member = self._reached(), self._member
@@ -277,7 +275,7 @@ class LeasedSeat:
             wanting = sum(change.wants_number for change in waiting)
             numbers = iter((yield from table.draw(wanting)) if wanting else ())
             tried = [numbered(one, next(numbers)) if one.wants_number else one for one in waiting]
-            outcomes = yield from table.attempt(member.me.incarnation, tried, since)
+            outcomes = yield from table.attempt(member.me.incarnation, tried)
             waiting = []
             for change, outcome in zip(tried, outcomes, strict=True):
                 waiting += yield from self._settle(member, change, outcome, shards)

@@ -302,10 +302,10 @@ class Nemesis:
     def _forget(self) -> None:
         """A fail-over: the store is away for a moment, and comes back without its last commits.
 
-        Half of the time all hubs are started afresh with it, and remember nothing either: then only consumers
-        can show it. Where nobody is left who has seen more, or a group is stepped beyond that before they
-        say so, a store's forgetting cannot be told from a past that never was: the promise ends there, and
-        checkers look away for as long as nobody has shown it.
+        What was decided before it may arrive after it. Half of the time all hubs are started afresh with it,
+        and remember nothing either: then only consumers can show it. Where nobody is left who has seen more,
+        or a group is stepped beyond that before they say so, a store's forgetting cannot be told from a past
+        that never was: the promise ends there, and checkers look away for as long as nobody has shown it.
         """
         if self._forgets < FORGETS_MAX and self._store.forget():
             self._forgets += 1
