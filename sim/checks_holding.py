@@ -40,12 +40,18 @@ class HoldingChecks:
         self._heard_at: dict[str, int] = {}
         """When a counter that is watched last rose: a member's, or a lease's."""
         self._sink: dict[int, int] = {}
+        self._saw: dict[tuple[str, int], int] = {}
+        """(Process, group) to the highest version of the group that it has read."""
+        self._saw_before: dict[tuple[str, int], int] = {}
+        """The same, as of when the store last forgot."""
         self.is_lenient = False
         """The store forgot, and the group has not waited it out yet: the past is not what it was."""
         self._is_evident = True
         """Somebody has shown that the store forgot; from then on no epoch may come again."""
         self._doubtful = 0
         """Except up to this one: they were given before that was noticed."""
+        self._known_doubtful = 0
+        """The same, as far as the store knows it: it may have forgotten that it was told."""
 
     def group_made(self) -> None:
         self._forced.clear()
@@ -148,6 +154,7 @@ class HoldingChecks:
         """Who is gone does not come back; but a join that was never answered may be repeated."""
         if incarnation in self._gone and incarnation in self._beaten:
             raise Violation("1", f"{incarnation} is a member again, after it was gone")
+        self._gone.discard(incarnation)
         self._members.add(_process(incarnation))
         self.heard(incarnation)
 
@@ -195,6 +202,8 @@ class HoldingChecks:
         rows = self._store.group
         assert rows is not None
         self.is_lenient, self._is_evident = True, False
+        self._known_doubtful = 0
+        self._saw_before = dict(self._saw)
         self._gone -= rows.standing().keys()
         self._members = {_process(incarnation) for incarnation in rows.standing()}
         for shard in self._epochs:
@@ -202,14 +211,28 @@ class HoldingChecks:
             if claim is not None and claim.restart is not None:
                 self._forced.setdefault(claim.shard, []).append(claim.restart)
 
+    def saw(self, who: str, group: int, version: int) -> None:
+        """A process has read this version of a group."""
+        self._saw[who, group] = max(version, self._saw.get((who, group), 0))
+
+    def decided(self, who: str, group: int, version: int) -> None:
+        """A process has carried out what it decided on this version: it must not have seen a later one."""
+        if version < (seen := self._saw_before.get((who, group), 0)):
+            raise Violation("2", f"{who} decides on version {version}, and had seen {seen}: the store forgot")
+
     def is_doubtful(self, epoch: int) -> bool:
         """It may have been given twice: whoever has it is to let go of it, and need not know that yet."""
         return epoch <= self._doubtful
+
+    def must_go(self, epoch: int) -> bool:
+        """Whoever has it knows by now that it is doubtful, or will with its next look."""
+        return epoch <= self._known_doubtful
 
     def evident(self, doubtful: int = 0) -> None:
         """That the store forgot was dealt with, or a heartbeat that shows it was counted all the same."""
         self._is_evident = True
         self._doubtful = max(self._doubtful, doubtful)
+        self._known_doubtful = max(self._known_doubtful, doubtful)
 
 
 def _process(incarnation: str) -> str:

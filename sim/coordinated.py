@@ -1,8 +1,9 @@
-"""A seat in a coordinated group: heartbeats, their answers, releases, as `shoal.core.holding` rules.
+"""A seat in a coordinated group: heartbeats, their answers, looks, releases, as `shoal.core.holding` rules.
 
-Heartbeats are sent on time whether or not the last was answered, so that several are in flight. A consumer
-that is told it is unknown drops everything and joins again under a new incarnation; one that is barred
-stays away.
+Heartbeats are sent on time whether or not the last was answered, so that several are in flight. Once the last
+is answered, it waits at the hub for changes, and what it is shown counts until the next heartbeat is sent: an
+answer and a look never cross, as in the real shell, where one thread does both. A consumer that is told it is
+unknown drops everything and joins again under a new incarnation; one that is barred stays away.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from sim.seat import Fetched, Lessee
 from sim.stage import Stage
 
 LEAVE_TRIES: Final = 20
+WAIT_US: Final = 300 * MS
+"""How long one call waits for a change: shorter than the time after which an answer is given up."""
 
 
 class CoordinatedSeat:
@@ -35,6 +38,8 @@ class CoordinatedSeat:
         self._lessee: Lessee | None = None
         self._lives = 0
         self._holding = Holding(incarnation="", timeout_ms=1, interval_ms=1)
+        self._heard = 0
+        """The last heartbeat that was answered."""
         self._wake = Future(stage.loop)
         self._is_over = False
         self._is_barred = False
@@ -52,11 +57,7 @@ class CoordinatedSeat:
         self._process.spawn(self._live())
 
     def wake(self) -> None:
-        if "waiting renews" in self._stage.switches:
-            until = self._deadline_clock() + self._holding.timeout_ms
-            leases = {key: replace(one, deadline_ms=until) for key, one in self._holding.leases.items()}
-            self._holding = replace(self._holding, leases=leases)
-        self._wake.resolve()
+        """Nothing to do: it is the hub that waits for changes, on its behalf."""
 
     def may_act(self, shard: ShardId, epoch: int) -> bool:
         if "deadline is not checked" in self._stage.switches:
@@ -192,21 +193,70 @@ class CoordinatedSeat:
                 if self._is_retired and self._retired_as != beat.incarnation:
                     self._process.spawn(self._tried(self._announce))
                 self._take(answer)
+                yield from self._look_on(beat)
+
+    def _look_on(self, beat: Beat) -> Steps[None]:
+        """Wait for changes at the hub, again and again, until the next heartbeat."""
+        group = self.group
+
+        def wait(hub: Hub) -> Steps[tuple[rules.View | None]]:
+            return (yield from hub.wait(group, beat.incarnation, self._holding.seen, WAIT_US))
+
+        while self._is_last(beat):
+            try:
+                (view,) = yield from self._network.call(wait)
+            except ShoalError:
+                yield 50 * MS
+                continue
+            if not self._is_last(beat):
+                return
+            self._renew_by_looking()
+            if view is not None:
+                self._see(view)
+                if self._stage.is_so("duplicate"):
+                    self._process.spawn(self._see_again(beat.incarnation, view))
+
+    def _is_last(self, beat: Beat) -> bool:
+        """Nothing was asked since, and nothing has ended."""
+        mine = self._holding
+        is_same = (mine.incarnation, mine.number) == (beat.incarnation, beat.number)
+        return is_same and not self._is_over and not self._is_barred
+
+    def _see_again(self, mine: str, view: rules.View) -> Steps[None]:
+        """The same answer once more, long after; it finds the consumer with nothing asked and unanswered."""
+        yield self._stage.rng.randrange(3 * self._holding.interval_ms) * MS
+        while self._heard != self._holding.number:
+            yield 5 * MS
+        if self.incarnation == mine and not self._is_over and not self._is_barred:
+            self._see(view)
+
+    def _renew_by_looking(self) -> None:
+        if "a look renews the deadline" in self._stage.switches:
+            until = self._deadline_clock() + self._holding.timeout_ms
+            leases = {key: replace(one, deadline_ms=until) for key, one in self._holding.leases.items()}
+            self._holding = replace(self._holding, leases=leases)
+
+    def _see(self, view: rules.View) -> None:
+        self._stage.history.counts["looks that showed something"] += 1
+        self._apply(rules.viewed(self._holding, view), f"sees version {view.version}")
 
     def _take(self, answer: rules.Assignment) -> None:
-        assert self._lessee is not None
         if "deadline from the answer" in self._stage.switches:
             self._holding = replace(self._holding, asked_ms=self._deadline_clock())
         if "answers of older heartbeats" in self._stage.switches:
             answer = replace(answer, number=self._holding.number)
-        answered = rules.answered(self._holding, answer)
+        self._heard = answer.number
+        self._apply(rules.answered(self._holding, answer), f"takes answer {answer.number}")
+
+    def _apply(self, answered: rules.Answered, what: str) -> None:
+        assert self._lessee is not None
         self._holding = answered.holding
         if self._stage.history.is_traced:
             held = ", ".join(
                 f"{lease.shard} at {lease.epoch}{'' if lease.is_wanted else ' closing'}"
                 for lease in self._holding.leases.values()
             )
-            self._stage.history.say(self.incarnation, f"takes answer {answer.number}: holds {held or 'none'}")
+            self._stage.history.say(self.incarnation, f"{what}: holds {held or 'none'}")
         for lease in answered.lost:
             self._lessee.lost(lease.shard, lease.epoch)
         for lease in answered.opened:
@@ -251,7 +301,7 @@ class CoordinatedSeat:
             release = Release(incarnation=mine, lettings=[letting])
 
             def send(hub: Hub, release: Release = release) -> Steps[object]:
-                return (yield from hub.step(group, release))
+                return (yield from hub.release(group, release))
 
             try:
                 yield from self._network.call(send)

@@ -1,4 +1,8 @@
-"""Planted bugs of coordinated groups: every rule, switched off, one at a time."""
+"""Planted bugs of coordinated groups: every rule, switched off, one at a time.
+
+One rule is not here, since no promise breaks without it: that a plain hand-over looks at the status of the
+one who gets the shard. Every step by which a consumer stops taking shards forgets what was meant for it.
+"""
 
 from __future__ import annotations
 
@@ -72,9 +76,15 @@ COORDINATED: Final = (
         rule="the consumer drops every answer but that to its last",
     ),
     Bug(
-        name="waiting renews",
-        focus=("cut", "newcomer"),
+        name="a look renews the deadline",
+        focus=("pause", "late", "lose answer"),
         rule="waiting for changes is another call and renews nothing",
+    ),
+    Bug(
+        name="older looks count",
+        focus=("newcomer", "duplicate", "stop"),
+        rule="a look counts if it is newer than what is known",
+        change=mutations.older_looks_count,
     ),
     Bug(
         name="inherits at once",
@@ -121,6 +131,30 @@ COORDINATED: Final = (
         name="what was fetched outlives its epoch",
         focus=("pause", "newcomer"),
         rule="whatever was fetched goes with (shard, epoch)",
+    ),
+    Bug(
+        name="plain hand-over without the checkpoint",
+        focus=("newcomer", "stop"),
+        rule="a release carries the final checkpoint",
+        change=mutations.hands_over_unsaved,
+    ),
+    Bug(
+        name="plain hand-over under the same epoch",
+        focus=("newcomer", "stop"),
+        rule="an epoch rises with every change of owner",
+        change=mutations.hands_over_the_epoch,
+    ),
+    Bug(
+        name="plain hand-over of any epoch",
+        focus=("newcomer", "duplicate", "rewind"),
+        rule="a release names (shard, epoch)",
+        change=mutations.hands_over_any_epoch,
+    ),
+    Bug(
+        name="plain hand-over of what was reset",
+        focus=("rewind", "newcomer"),
+        rule="a reset begins anew once its holder has let go",
+        change=mutations.hands_over_what_was_reset,
     ),
     Bug(
         name="a living owner is forced",
@@ -206,6 +240,11 @@ COORDINATED: Final = (
         rule="a step is one compare-and-set on the version",
     ),
     Bug(name="forgetting is ignored", focus=("forget", "newcomer"), rule="if the store forgot, epochs jump"),
+    Bug(
+        name="hubs remember nothing",
+        focus=("forget", "newcomer"),
+        rule="a revision below one already seen",
+    ),
     Bug(
         name="no wait after forgetting",
         focus=("forget", "newcomer", "cut"),

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from shoal.core import balance, claims, events, holding, membership, ownership
-from shoal.core.group import Claim, GroupSettings, Member, MemberStatus, ShardState
+from shoal.core import balance, claims, events, handover, holding, membership, ownership
+from shoal.core.group import Claim, Group, GroupSettings, Member, MemberStatus, ShardState
 from shoal.core.membership import Beat
 from shoal.core.model import Shard, ShardId
 from sim.bug import Replacement
@@ -230,3 +230,56 @@ def free_on_taking_back() -> Replacement:
         ownership._free(work, work.claims[claim.shard])
 
     return ownership, "_ask_back", ask_back
+
+
+def older_looks_count() -> Replacement:
+    right = holding.viewed
+
+    def viewed(held: holding.Holding, view: holding.View) -> holding.Answered:
+        return right(replace(held, seen=min(held.seen, view.version - 1)), view)
+
+    return holding, "viewed", viewed
+
+
+def hands_over_unsaved() -> Replacement:
+    return handover, "_saved", lambda _group, claim, _shard, _letting: claim
+
+
+def hands_over_the_epoch() -> Replacement:
+    right = handover.handed_over
+
+    def handed_over(group: Group, release: events.Release, *rows: Any) -> handover.HandedOver | None:
+        after = right(group, release, *rows)
+        if after is None:
+            return None
+        epochs = {letting.shard: letting.epoch for letting in release.lettings}
+        same = [
+            replace(claim, epoch=epochs[claim.shard], owner_epoch=epochs[claim.shard])
+            for claim in after.claims
+        ]
+        return replace(after, claims=same)
+
+    return handover, "handed_over", handed_over
+
+
+def hands_over_any_epoch() -> Replacement:
+    right = handover._is_plain
+
+    def is_plain(giver: Member, claim: Claim, letting: events.Letting, receiver: Member) -> bool:
+        return right(giver, claim, replace(letting, epoch=claim.owner_epoch), receiver)
+
+    return handover, "_is_plain", is_plain
+
+
+def hands_over_what_was_reset() -> Replacement:
+    right = handover.handed_over
+
+    def handed_over(
+        group: Group, release: events.Release, held: Mapping[ShardId, Claim], *rows: Any
+    ) -> handover.HandedOver | None:
+        as_before = {
+            shard: replace(claim, restart=None, epoch=claim.owner_epoch) for shard, claim in held.items()
+        }
+        return right(group, release, as_before, *rows)
+
+    return handover, "handed_over", handed_over

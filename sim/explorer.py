@@ -1,13 +1,11 @@
 """The explorer: every history of a small world, breadth first, over the real rules.
 
 Where the simulator takes one way through a large world, this takes all ways through a small one: 2 or 3
-consumers, 2 shards and one split, crashes, pauses, answers that are lost. Time comes in ticks; a clock is
-never read out, only differences matter, so every time is kept relative to now and states that differ in
-nothing else are one.
+consumers, 2 shards and one split, crashes, pauses, answers that are lost. What may happen, what must hold and
+what makes two states one differs between the kinds of group; the search does not.
 
 A pause needs no action of its own: whoever is not chosen to act stands still while time passes. The same
-holds for a message that is late. What is checked in every state is the promise, from the outside: whoever
-may hand out a batch of a shard is the one holder that the rows name, under the epoch that they name.
+holds for a message that is late.
 
 The bound is the number of actions, or of states, whichever comes first: the last line says which.
 """
@@ -18,73 +16,58 @@ import argparse
 import sys
 import time
 from collections import deque
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Final
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import replace
+from typing import Final, TypeVar
 
-from shoal.core import events, holding, membership, ownership, resharding
-from shoal.core.balance import STRATEGIES
-from shoal.core.errors import ShoalError
-from shoal.core.group import Group, GroupSettings, Member, MemberStatus, ShardState
-from shoal.core.holding import Assignment, Holding
-from shoal.core.membership import Beat
-from shoal.core.model import ShardId
-from sim.small_world import INTERVAL_MS, TICK_MS, TIMEOUT_MS, Consumer, State, Watcher, key_of
+from shoal.core.group import Coordination
+from sim import coordinated_moves, leased_moves, small_coordinated, small_leased
+from sim.bound import Bound, Explored
+
+S = TypeVar("S")
 
 STATES: Final = 25_000
 """Of one world: a useful bound that takes seconds."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Explored:
-    """What was found."""
-
-    states: int = 0
-    depth: int = 0
-    is_complete: bool = False
-    """Every state within the depth was seen."""
-    violation: str | None = None
-    path: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
-    """How large the world is and how far to go."""
-
-    consumers: int = 2
-    names: int = 9
-    """Fewer than consumers: some processes share a name."""
-    shards: int = 2
-    watchers: int = 1
-    crashes: int = 1
-    splits: int = 1
-    rewinds: int = 0
-    faults: int = 2
-    """Messages that may be late or lost. A pause, which needs no message, is not counted."""
-    lives: int = 9
-    """Incarnations of one name, at most: without a bound a world in which members expire has no end."""
-    depth: int = 30
-    states: int = 10**9
-
-
 def explore(bound: Bound) -> Explored:
     """All states within the bound, or the first that breaks the promise and the way there."""
+    if bound.kind is Coordination.LEASED:
+        return _search(
+            bound, leased_moves.first, leased_moves.moves, small_leased.key_of, leased_moves.broken
+        )
+    return _search(
+        bound,
+        coordinated_moves.first,
+        coordinated_moves.moves,
+        small_coordinated.key_of,
+        coordinated_moves.broken,
+    )
+
+
+def _search(
+    bound: Bound,
+    first: Callable[[Bound], S],
+    moves: Callable[[S, Bound], Iterator[tuple[str, S]]],
+    key_of: Callable[[S], Hashable],
+    broken: Callable[[S], str | None],
+) -> Explored:
     found = Explored()
-    first = _first(bound)
-    came: dict[Hashable, tuple[Hashable | None, str]] = {key_of(first): (None, "")}
-    waiting = deque([(first, key_of(first), 0)])
+    begin = first(bound)
+    came: dict[Hashable, tuple[Hashable | None, str]] = {key_of(begin): (None, "")}
+    waiting = deque([(begin, key_of(begin), 0)])
     while waiting:
         state, key, depth = waiting.popleft()
         found.depth = max(found.depth, depth)
         if depth == bound.depth:
             continue
-        for action, after in _moves(state, bound):
+        for action, after in moves(state, bound):
             place = key_of(after)
             if place in came:
                 continue
             came[place] = (key, action)
             found.states = len(came)
-            if (why := _broken(after)) is not None:
+            if (why := broken(after)) is not None:
                 found.violation, found.path = why, _way(came, place)
                 return found
             if found.states >= bound.states:
@@ -92,233 +75,6 @@ def explore(bound: Bound) -> Explored:
             waiting.append((after, place, depth + 1))
     found.is_complete = True
     return found
-
-
-def _first(bound: Bound) -> State:
-    shards = resharding.first_shards(bound.shards, 0)
-    shards = tuple(replace(shard, next_offset=1) for shard in shards)
-    group = Group(id=1, stream_id=1, name="g", settings=GroupSettings(timeout_ms=TIMEOUT_MS))
-    group = ownership.step(group, events.Sync(), shards, STRATEGIES).group
-    state = State(
-        group=group,
-        shards=shards,
-        consumers=tuple(Consumer() for _ in range(bound.consumers)),
-        watchers=tuple(Watcher() for _ in range(bound.watchers)),
-    )
-    # All but the last have joined and know what they hold: the histories of interest begin there.
-    for place in range(bound.consumers - 1):
-        for action in (f"{place} joins", f"{place} is answered"):
-            state = next(after for name, after in _moves(state, bound) if name == action)
-    return state
-
-
-# --- What may happen. --------------------------------------------------------------------------------
-
-
-def _moves(state: State, bound: Bound) -> Iterator[tuple[str, State]]:
-    yield "a tick", _ticked(state)
-    for place, consumer in enumerate(state.consumers):
-        if consumer.is_up:
-            yield from _acts(state, place, consumer, bound)
-            if state.crashes < bound.crashes:
-                crashed = replace(consumer, is_up=False, held=None, answer=None)
-                yield f"{place} crashes", replace(_with(state, place, crashed), crashes=state.crashes + 1)
-        yield from _messages(state, place, consumer, bound)
-    for place, watcher in enumerate(state.watchers):
-        yield from _watches(state, place, watcher)
-    if state.splits < bound.splits:
-        split = resharding.split(state.shards, state.shards[0], None, 0)
-        yield from _stepped(replace(state, shards=split, splits=state.splits + 1), "split", events.Sync())
-    if state.rewinds < bound.rewinds:
-        rewound = replace(state, rewinds=state.rewinds + 1)
-        yield from _stepped(rewound, "rewind", events.Rewind(positions={ShardId(0): 0}, why="test"))
-
-
-def _acts(state: State, place: int, consumer: Consumer, bound: Bound) -> Iterator[tuple[str, State]]:
-    held = consumer.held
-    if held is None:
-        name = f"c{place % bound.names}"
-        lives = sum(member.name == name for member in state.group.members.values())
-        if lives >= bound.lives:
-            return
-        mine = f"{name}#{lives}"
-        join = events.Join(name=name, incarnation=mine, timeout_ms=TIMEOUT_MS, interval_ms=INTERVAL_MS)
-        fresh = Holding(incarnation=mine, timeout_ms=TIMEOUT_MS, interval_ms=INTERVAL_MS)
-        joined = _with(state, place, replace(consumer, held=fresh))
-        yield from _stepped(joined, f"{place} joins", join)
-        return
-    if consumer.beat is None and consumer.answer is None:
-        after, beat = holding.asked(held, 0)
-        asking = replace(consumer, held=after, beat=beat)
-        sent = _with(state, place, asking)
-        if (hampered := _hampered(sent, bound)) is not None:
-            yield f"{place} asks, and it takes a while", hampered
-        yield from _counted(sent, place, asking, beat, bound)
-    for lease in held.leases.values():
-        if not lease.is_wanted:
-            release = events.Release(
-                incarnation=held.incarnation,
-                lettings=[events.Letting(shard=lease.shard, epoch=lease.epoch)],
-            )
-            let_go = replace(consumer, held=holding.let_go(held, lease.shard, lease.epoch))
-            yield from _stepped(_with(state, place, let_go), f"{place} releases {lease.shard}", release)
-            # The release is lost on the way; the next full answer shows that it is still wanted.
-            if (hampered := _hampered(_with(state, place, let_go), bound)) is not None:
-                yield f"{place} loses the release of {lease.shard}", hampered
-        elif bound.splits and holding.may_act(held, lease.shard, lease.epoch, 0):
-            yield from _saved(state, place, held, lease)
-
-
-def _saved(state: State, place: int, held: Holding, lease: holding.Lease) -> Iterator[tuple[str, State]]:
-    """It hands out the one record of the shard and saves."""
-    claim, shard = state.group.claims[lease.shard], state.shards[lease.shard]
-    if claim.owner != held.incarnation or claim.epoch != lease.epoch or claim.checkpoint >= shard.next_offset:
-        return
-    claims = list(state.group.claims)
-    claims[lease.shard] = replace(claim, checkpoint=shard.next_offset)
-    group = replace(state.group, claims=tuple(claims))
-    yield from _stepped(replace(state, group=group), f"{place} saves {lease.shard}", events.Sync())
-
-
-def _hampered(state: State, bound: Bound) -> State | None:
-    """The state with one more message late or lost, if that many may be."""
-    return replace(state, faults=state.faults + 1) if state.faults < bound.faults else None
-
-
-def _messages(state: State, place: int, consumer: Consumer, bound: Bound) -> Iterator[tuple[str, State]]:
-    # One that is lost is one that stays on its way: it changes nothing either.
-    if consumer.beat is not None:
-        yield from _counted(state, place, consumer, consumer.beat, bound)
-    if consumer.answer is not None and consumer.held is not None:
-        yield from _taken(state, place, consumer, consumer.held, consumer.answer)
-
-
-def _counted(
-    state: State, place: int, consumer: Consumer, beat: Beat, bound: Bound
-) -> Iterator[tuple[str, State]]:
-    """A heartbeat at the hub. Its answer is taken at once, is on its way, or is lost."""
-    member = state.group.members.get(beat.incarnation)
-    try:
-        after = membership.beaten(state.group.settings, member, beat)
-    except ShoalError:
-        refused = replace(consumer, beat=None, held=None)
-        yield f"the beat of {place} is refused", _with(state, place, refused)
-        return
-    mine = [claim for claim in state.group.claims if claim.owner == beat.incarnation]
-    reported = membership.digest(beat.held)
-    is_new = beat.seen != after.assigned or reported != after.held
-    answer = holding.assignment(state.group.settings, after, mine if is_new else None, beat)
-    members = {**state.group.members, beat.incarnation: replace(after, held=reported)}
-    counted = replace(state, group=replace(state.group, members=members))
-    unheard = replace(consumer, beat=None)
-    if (hampered := _hampered(_with(counted, place, unheard), bound)) is not None:
-        yield f"{place} beats, and the answer is lost", hampered
-    if consumer.is_up and consumer.held is not None:
-        waiting = replace(unheard, answer=answer)
-        if (hampered := _hampered(_with(counted, place, waiting), bound)) is not None:
-            yield f"{place} beats, and the answer takes a while", hampered
-        yield from _taken(_with(counted, place, waiting), place, waiting, consumer.held, answer)
-
-
-def _taken(
-    state: State, place: int, consumer: Consumer, held: Holding, answer: Assignment
-) -> Iterator[tuple[str, State]]:
-    taken = holding.answered(held, answer)
-    known = _with(state, place, replace(consumer, answer=None, held=taken.holding))
-    yield f"{place} is answered", known
-    if taken.release_again:
-        lettings = [events.Letting(shard=shard, epoch=epoch) for shard, epoch in taken.release_again]
-        release = events.Release(incarnation=held.incarnation, lettings=lettings)
-        yield from _stepped(known, f"{place} is answered, and releases again", release)
-
-
-def _watches(state: State, place: int, watcher: Watcher) -> Iterator[tuple[str, State]]:
-    """A watcher reads, later adds its own time to what is still as it was read, and later still expires."""
-    if watcher.verdict is not None:
-        incarnation, beat = watcher.verdict
-        after = _watching(state, place, Watcher())
-        expire = events.Expire(incarnation=incarnation, beat=beat)
-        yield from _stepped(after, f"watcher {place} expires {incarnation}", expire)
-        return
-    members: dict[str, Member] = dict(state.group.members)
-    for incarnation, beat, stood, ticks in watcher.seen:
-        member = members.get(incarnation)
-        if member is not None and member.is_watched and (member.beat, member.stood_ms) == (beat, stood):
-            members[incarnation] = membership.watched(member, ticks * TICK_MS)
-    watched = [member for member in members.values() if member.is_watched]
-    seen = tuple((member.incarnation, member.beat, member.stood_ms, 0) for member in watched)
-    dead = [member for member in watched if membership.is_dead(member)]
-    verdict = (dead[0].incarnation, dead[0].beat) if dead else None
-    after = replace(state, group=replace(state.group, members=members))
-    looks = Watcher(seen=() if dead else seen, verdict=verdict)
-    yield f"watcher {place} adds its time", _watching(after, place, looks)
-
-
-def _watching(state: State, place: int, watcher: Watcher) -> State:
-    return replace(state, watchers=(*state.watchers[:place], watcher, *state.watchers[place + 1 :]))
-
-
-def _stepped(state: State, action: str, event: events.Event) -> Iterator[tuple[str, State]]:
-    try:
-        group = ownership.step(state.group, event, state.shards, STRATEGIES).group
-    except ShoalError:
-        return
-    yield action, replace(state, group=group)
-
-
-def _with(state: State, place: int, consumer: Consumer) -> State:
-    consumers = (*state.consumers[:place], consumer, *state.consumers[place + 1 :])
-    return replace(state, consumers=consumers)
-
-
-def _ticked(state: State) -> State:
-    """One tick passes for everyone: what lay ahead is nearer, and what was seen is older."""
-    consumers = []
-    for consumer in state.consumers:
-        held = consumer.held
-        if held is not None:
-            leases = {
-                shard: replace(lease, deadline_ms=max(0, lease.deadline_ms - TICK_MS))
-                for shard, lease in held.leases.items()
-            }
-            asked_ms = max(held.asked_ms - TICK_MS, -TIMEOUT_MS)
-            held = replace(held, leases=leases, asked_ms=asked_ms)
-        consumers.append(replace(consumer, held=held))
-    watchers = tuple(
-        replace(
-            one, seen=tuple((who, beat, stood, min(ticks + 1, 2)) for who, beat, stood, ticks in one.seen)
-        )
-        for one in state.watchers
-    )
-    return replace(state, consumers=tuple(consumers), watchers=watchers)
-
-
-# --- What must hold. ---------------------------------------------------------------------------------
-
-
-def _broken(state: State) -> str | None:
-    """Why this state breaks the promise, if it does."""
-    claims = state.group.claims
-    for place, consumer in enumerate(state.consumers):
-        if consumer.held is None:
-            continue
-        mine = consumer.held.incarnation
-        for shard, lease in consumer.held.leases.items():
-            if not holding.may_act(consumer.held, shard, lease.epoch, 0):
-                continue
-            claim = claims[shard]
-            is_read = claim.state is ShardState.OVER or claim.checkpoint >= state.shards[shard].next_offset
-            if (claim.owner, claim.owner_epoch) != (mine, lease.epoch) and not is_read:
-                held = f"{claim.owner} at {claim.owner_epoch}"
-                return f"{place} may act on shard {shard} at {lease.epoch}, which is with {held}"
-    for shard_row, claim in zip(state.shards, claims, strict=False):
-        if claim.owner is not None and any(
-            claims[up].state is not ShardState.OVER for up in shard_row.parents
-        ):
-            return f"shard {shard_row.id} is with {claim.owner}, before its parents are over"
-        if claim.owner is not None and state.group.members[claim.owner].status is MemberStatus.GONE:
-            return f"shard {shard_row.id} is with {claim.owner}, which is gone"
-    return None
 
 
 def _way(came: dict[Hashable, tuple[Hashable | None, str]], place: Hashable | None) -> list[str]:
@@ -329,9 +85,12 @@ def _way(came: dict[Hashable, tuple[Hashable | None, str]], place: Hashable | No
     return way[-2::-1]
 
 
+LEASED: Final = Coordination.LEASED
+
 COMPLETE: Final = (
     Bound(shards=1, crashes=1, splits=0, faults=0, lives=2, depth=500),
     Bound(shards=1, crashes=0, splits=0, faults=1, lives=1, depth=500),
+    Bound(kind=LEASED, shards=1, crashes=1, splits=0, faults=0, lives=2, depth=500),
 )
 """The smallest worlds: every state that can be reached in them is seen, in seconds."""
 
@@ -341,19 +100,27 @@ WORLDS: Final = (
     Bound(consumers=2, shards=1, watchers=2, crashes=1, splits=0),
     Bound(consumers=2, shards=1, crashes=0, splits=0, rewinds=1),
     Bound(consumers=2, names=1, shards=1, crashes=0, splits=0),
+    Bound(kind=LEASED, consumers=2, shards=2, crashes=1, splits=1, faults=1, lives=1),
+    Bound(kind=LEASED, consumers=3, shards=2, crashes=1, splits=0, faults=1, lives=1),
+    Bound(kind=LEASED, consumers=2, shards=1, crashes=0, splits=0, faults=2, lives=2),
+    Bound(kind=LEASED, consumers=2, shards=2, crashes=0, splits=0, faults=1, lives=1, is_impatient=True),
+    Bound(kind=LEASED, consumers=2, names=1, shards=1, crashes=0, splits=0, faults=1, lives=2),
+    Bound(kind=LEASED, consumers=2, shards=1, crashes=0, splits=0, faults=1, lives=1),
 )
 """Small worlds with more in them, as far as the bound on states goes."""
 
 EXHAUSTIBLE: Final = (
     *COMPLETE,
+    Bound(kind=LEASED, shards=1, crashes=0, splits=0, faults=1, lives=1, depth=500),
+    Bound(kind=LEASED, shards=2, crashes=1, splits=0, faults=0, lives=1, depth=500),
     Bound(shards=2, crashes=1, splits=1, faults=0, lives=1, depth=500),
 )
-"""Worlds that end by themselves; the last takes a minute or so."""
+"""Worlds that end by themselves; each of the last takes a minute or so."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Explore the small worlds, further with `--depth` and `--states`."""
-    parser = argparse.ArgumentParser(prog="python -m sim.explorer", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m sim explore", description=__doc__)
     parser.add_argument("--depth", type=int, default=30, help="actions of a world without an end, at most")
     parser.add_argument("--states", type=int, default=STATES, help="states of such a world, at most")
     options = parser.parse_args(arguments)
@@ -362,14 +129,10 @@ def main(arguments: list[str] | None = None) -> int:
     for bound in (*EXHAUSTIBLE, *endless):
         began = time.monotonic()
         found = explore(bound)
-        what = (
-            f"{bound.consumers} consumers of {min(bound.names, bound.consumers)} names, {bound.shards} shards"
-        )
-        what += f", {bound.splits} split, {bound.crashes} crash, {bound.rewinds} reset, {bound.faults} faults"
         depth = f"depth {found.depth}{'' if found.is_complete else ' (not all of it)'}"
         took = f"{time.monotonic() - began:.1f} s"
         verdict = found.violation or "all hold"
-        sys.stdout.write(f"{what}: {found.states:,} states, {depth}, {took}: {verdict}\n")
+        sys.stdout.write(f"{bound}: {found.states:,} states, {depth}, {took}: {verdict}\n")
         for action in found.path:
             sys.stdout.write(f"    {action}\n")
         failed += found.violation is not None

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
-from shoal.core import balance, events, holding, membership, ownership
+from shoal.core import balance, events, handover, holding, membership, ownership
 from shoal.core.balance import Strategy
 from shoal.core.checkpoint import Save, check_fence, check_save
 from shoal.core.claims import is_at_end
-from shoal.core.errors import NotOwner, StoreBusy, StoreUnavailable, UnknownGroup
+from shoal.core.errors import NotOwner, StoreBusy, UnknownConsumer, UnknownGroup
 from shoal.core.group import Group, GroupSettings, Member, MemberStatus
 from shoal.core.membership import Beat
 from shoal.core.model import Shard, ShardId
-from sim.loop import Process, Steps
+from sim.loop import Future, Process, Steps
 from sim.rows import GroupRows
 from sim.seat import Fetched
 from sim.stage import Stage
@@ -33,8 +34,8 @@ class Hub:
     def __init__(self, stage: Stage, process: Process, *, knows_all: bool = True) -> None:
         self._stage, self._store, self._facts = stage, stage.store, stage.facts
         self.process = process
-        self._seen: dict[int, int] = {}
-        """The highest version of a group that this process has seen."""
+        self._seen: dict[tuple[int, int], int] = {}
+        """The highest version of a group that this process has seen, since it last was started afresh."""
         # One of an older release does not know the strategy that the group names.
         self.strategies: Mapping[str, Strategy] = balance.STRATEGIES if knows_all else {}
 
@@ -65,9 +66,9 @@ class Hub:
 
     def _count(self, group: int, beat: Beat) -> holding.Assignment | events.Forgotten:
         rows = self._rows(group)
-        if max(beat.seen, self._seen.get(group, 0)) > rows.version:
+        if max(beat.seen, self._highest(group)) > rows.version:
             if "forgetting is ignored" not in self._stage.switches:
-                return events.Forgotten(seen=max(beat.seen, self._seen.get(group, 0)))
+                return events.Forgotten(seen=max(beat.seen, self._highest(group)))
             self._facts.holding.evident()
         before = rows.members.get(beat.incarnation)
         member = membership.beaten(rows.settings, before, beat)
@@ -80,6 +81,64 @@ class Hub:
         rows.members[beat.incarnation] = replace(member, held=reported)
         self._facts.beaten(before, beat.number, beat.timeout_ms)
         return holding.assignment(rows.settings, member, claims, beat)
+
+    def wait(self, group: int, incarnation: str, seen: int, for_us: int) -> Steps[tuple[holding.View | None]]:
+        """Until what this member holds has changed since `seen`, or for so long. It renews nothing."""
+        changed = Future(self._stage.loop)
+        self._stage.waiting.setdefault(incarnation, []).append(changed)
+        if (
+            view := (yield from self._store.read(self.process, lambda: self._view(group, incarnation)))
+        ) is None:
+            raise UnknownConsumer(incarnation)
+        if view.version <= seen:
+            self._stage.loop.after(for_us, changed.resolve)
+            yield changed
+            view = yield from self._store.read(self.process, lambda: self._view(group, incarnation))
+        return (view if view is not None and view.version > seen else None,)
+
+    def _view(self, group: int, incarnation: str) -> holding.View | None:
+        rows = self._rows(group)
+        member = rows.members.get(incarnation)
+        if member is None or member.status is MemberStatus.GONE:
+            return None
+        mine = [claim for claim in rows.claims if claim.owner == incarnation]
+        return holding.View(version=member.assigned, granted=holding.granted(mine))
+
+    def release(self, group: int, release: events.Release) -> Steps[object]:
+        """The plain hand-over, decided on the rows that it touches, in one commit; otherwise a step."""
+        is_done = yield from self._store.write(self.process, lambda: self._hand_over(group, release))
+        if not is_done:
+            return (yield from self.step(group, release))
+        self._stage.history.counts["plain hand-overs"] += 1
+        return None
+
+    def _hand_over(self, group: int, release: events.Release) -> bool:
+        rows, stream = self._rows(group), self._stream()
+        if rows.version < self._highest(group):
+            return False  # What the store has left is not to be decided on; see `step`.
+        released = {letting.shard for letting in release.lettings}
+        claims = {claim.shard: claim for claim in rows.claims if claim.shard in released}
+        wanted = {release.incarnation, *(claim.next for claim in claims.values())}
+        outcome = handover.handed_over(
+            replace(rows.loaded(), members={}, claims=()),
+            release,
+            claims,
+            {shard.id: shard for shard in stream.shards if shard.id in released},
+            {key: member for key, member in rows.members.items() if key in wanted},
+        )
+        if outcome is None:
+            return False
+        rows.version, rows.epoch = outcome.group.version, outcome.group.epoch
+        self._store.sequence = max(self._store.sequence, rows.epoch)
+        epochs = {letting.shard: letting.epoch for letting in release.lettings}
+        for claim in outcome.claims:
+            rows.claims[claim.shard] = claim
+            shown = epochs[claim.shard]
+            self._facts.claim_written(claims[claim.shard], claim, "release", release.incarnation, shown)
+        for member in outcome.members:
+            rows.members[member.incarnation] = member
+            self._stage.wake(member.incarnation)
+        return True
 
     def _release_absent(self, group: int, beat: Beat, answer: holding.Assignment) -> Steps[None]:
         """A planted bug: what a heartbeat does not name is taken for released."""
@@ -130,25 +189,32 @@ class Hub:
         With `version`: only if the group still is at that version, and not again otherwise.
         """
         for _ in range(STEP_TRIES):
-            failovers = self._store.failovers
             loaded, shards = yield from self._store.read(self.process, lambda: self._load(group))
-            if not isinstance(event, events.Forgotten) and loaded.version < self._seen.get(group, 0):
+            if not isinstance(event, events.Forgotten) and loaded.version < self._highest(group):
                 # This process has seen more itself: nothing is decided on what the store has left.
-                yield from self.step(group, events.Forgotten(seen=self._seen[group]))
+                yield from self.step(group, events.Forgotten(seen=self._highest(group)))
                 continue
             if version is not None and loaded.version != version:
                 return ownership.Stepped(group=loaded)
             stepped = ownership.step(loaded, event, shards, self.strategies)
             if stepped.group is loaded:
                 return stepped
-            saving = _Saving(self._stage, loaded, stepped.group, event, failovers)
-            if (yield from self._store.write(self.process, saving.save)):
+            saving = _Saving(self._stage, self._life(), loaded, stepped.group, event)
+            if (yield from self._store.write(self.process, partial(self._saved, saving))):
                 return stepped
             self._stage.history.counts["steps overtaken"] += 1
             if version is not None:
                 return ownership.Stepped(group=loaded)
             yield self._stage.rng.randrange(500, 4000)
         raise StoreBusy("the group changes faster than it can be thought about", 0)
+
+    def _saved(self, saving: _Saving) -> bool:
+        """Whether nobody was faster. Who has seen a later version meanwhile knows that somebody was, even if
+        the store has forgotten it."""
+        if saving.who != self._life():
+            return False  # It was started afresh, and what it had thought of is gone.
+        is_overtaken = self._highest(saving.after.id) > saving.before.version
+        return False if is_overtaken and not isinstance(saving.event, events.Forgotten) else saving.save()
 
     def _load(self, group: int) -> tuple[Group, tuple[Shard, ...]]:
         return self._rows(group).loaded(), self._stream().shards
@@ -157,9 +223,18 @@ class Hub:
         rows = self._store.group
         if not isinstance(rows, GroupRows) or rows.id != group:
             raise UnknownGroup(stream=str(NAME), group=str(group))
-        if rows.version > self._seen.get(group, 0) and "forgetting is ignored" not in self._stage.switches:
-            self._seen[group] = rows.version
+        self._facts.holding.saw(self._life(), group, rows.version)
+        switches = self._stage.switches
+        if "forgetting is ignored" not in switches and "hubs remember nothing" not in switches:
+            self._seen[self._stage.afresh, group] = max(rows.version, self._highest(group))
         return rows
+
+    def _highest(self, group: int) -> int:
+        return self._seen.get((self._stage.afresh, group), 0)
+
+    def _life(self) -> str:
+        """Of this process since it last was started afresh."""
+        return f"{self.process.name}/{self._stage.afresh}"
 
     def _stream(self) -> Stream:
         assert self._store.stream is not None
@@ -171,25 +246,23 @@ class _Saving:
     """The write of one step: what has changed between two values of a group, into the rows."""
 
     stage: Stage
+    who: str
     before: Group
     after: Group
     event: events.Event
-    failovers: int
-    """Of the store, before the group was loaded."""
 
     def save(self) -> bool:
         """Whether nobody was faster."""
         store, after = self.stage.store, self.after
         rows = store.group
-        if store.failovers != self.failovers:
-            # Versions may come again after a fail-over, so a step does not outlive its connection.
-            raise StoreUnavailable("the connection was lost")
         if not isinstance(rows, GroupRows) or rows.id != after.id:
             return False
         if rows.version != self.before.version and "steps without compare-and-set" not in self.stage.switches:
             return False
         if not self._members_stand(rows):
             return False
+        if not isinstance(self.event, events.Forgotten):
+            self.stage.facts.holding.decided(self.who, after.id, self.before.version)
         rows.version, rows.epoch, rows.distrust_ms = after.version, after.epoch, after.distrust_ms
         if rows.settings != after.settings:
             rows.settings = after.settings

@@ -230,14 +230,13 @@ class LeasedSeat:
         """
         began = self._stage.loop.now
         self._wake = wake = Future(self._stage.loop)
-        since = self._store.failovers
         view = yield from self._view()
         if "forgetting is ignored" in self._stage.switches:
             view = self._unforgotten(view)
         told = member.look(view, now_ms=self._asking(), watch_ms=self._watch_clock())
         self._stage.facts.decided(self.incarnation, told.changes, member.settings.rules)
         self._hear(told)
-        yield from self._carry_out(member, told.changes, view.shards, since=since)
+        yield from self._carry_out(member, told.changes, view.shards)
         yield min(1000 * MS, 1 + REST * (self._stage.loop.now - began))
         self._stage.loop.after(member.me.interval_ms * MS // 4, wake.resolve)
         yield wake
@@ -275,7 +274,6 @@ class LeasedSeat:
         shards: Sequence[Shard],
         *,
         must: bool = False,
-        since: int | None = None,
     ) -> Steps[None]:
         """Try the changes, and what follows from them. `must`: an answer that does not come is an error.
 
@@ -288,7 +286,7 @@ class LeasedSeat:
             wanting = sum(change.wants_number for change in waiting)
             numbers = iter((yield from table.draw(wanting)) if wanting else ())
             tried = [numbered(one, next(numbers)) if one.wants_number else one for one in waiting]
-            outcomes = yield from table.attempt(member.me.incarnation, tried, since)
+            outcomes = yield from table.attempt(member.me.incarnation, tried)
             pairs = zip(tried, outcomes, strict=True)
             if any(change.is_news and outcome is Outcome.DONE for change, outcome in pairs):
                 self.wake()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from shoal.core.errors import ShoalError
 from shoal.core.group import RULES, GroupSettings
@@ -18,6 +18,9 @@ from sim.loop import MS, Process, Steps
 if TYPE_CHECKING:
     from sim.world import World
 
+FORGETS_MAX: Final = 3
+"""Of one world."""
+
 
 class Nemesis:
     """One world's misfortunes."""
@@ -26,7 +29,7 @@ class Nemesis:
         self._world, self._rng, self._loop = world, world.rng, world.loop
         self._store, self._history = world.store, world.history
         self._calls = 0
-        self._has_forgotten = False
+        self._forgets = 0
         self._acts: dict[str, Callable[[], None]] = {
             "crash": self._crash,
             "pause": lambda: self._freeze(is_suspended=False),
@@ -297,11 +300,16 @@ class Nemesis:
         self._made_again(start_at_end=False)
 
     def _forget(self) -> None:
-        """A fail-over: the store is away for a moment, and comes back without its last commits."""
-        if self._has_forgotten:
-            return  # Twice could bring the same version numbers again: beyond the promise.
-        if self._store.forget():
-            self._has_forgotten = True
+        """A fail-over: the store is away for a moment, and comes back without its last commits.
+
+        What was decided before it may arrive after it. Half of the time all hubs are started afresh with it,
+        and remember nothing either: then only consumers can show it. Where nobody is left who has seen more,
+        or a group is stepped beyond that before they say so, a store's forgetting cannot be told from a past
+        that never was: the promise ends there, and checkers look away for as long as nobody has shown it.
+        """
+        if self._forgets < FORGETS_MAX and self._store.forget():
+            self._forgets += 1
             self._history.fault("forget")
+            self._world.stage.afresh += self._rng.random() < 0.5
             self._store.outage(self._span(0, 0.5))
             self._world.facts.forgot()

@@ -8,7 +8,7 @@ from random import Random
 
 from sim.facts import Facts
 from sim.history import History
-from sim.loop import MS, Loop, Process
+from sim.loop import MS, Future, Loop, Process
 from sim.store import Store
 from sim.swarm import Swarm
 
@@ -30,6 +30,10 @@ class Stage:
     is_healed: bool = False
     stalled_until: int = 0
     """The machine stands still until then; what starts on it stands still too."""
+    afresh: int = 0
+    """How often all hubs were started afresh: what they had seen before, they do not remember."""
+    waiting: dict[str, list[Future]] = field(default_factory=dict)
+    """Hubs' calls that wait for a change of what an incarnation holds."""
     wake: Callable[[str], None] = field(default=lambda _: None)
     """Tell an incarnation that its assignment has changed; it may be told late, or never."""
 

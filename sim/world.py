@@ -163,6 +163,10 @@ class World:
         for consumer in self.consumers:
             if consumer.incarnation == incarnation:
                 self.loop.after(self.rng.randrange(1, 30) * MS, consumer.wake)
+        if waiting := self.stage.waiting.pop(incarnation, None):
+            delay = self.rng.randrange(1, 30) * MS
+            for changed in waiting:
+                self.loop.after(delay, changed.resolve)
 
     # --- Phases. -------------------------------------------------------------------------------------
 
@@ -284,7 +288,7 @@ class World:
             return f"{shown} is {'open' if shard.is_open else 'closed, and not over'}"
         if shard.is_open and claim.state is not ShardState.ALREADY_ALLOC:
             return f"{shown} has no owner that is to keep it"
-        if claim.owner is not None and self.facts.holding.is_doubtful(claim.owner_epoch):
+        if claim.owner is not None and self.facts.holding.must_go(claim.owner_epoch):
             return f"{shown} is held at {claim.owner_epoch}, which the store forgot to have given"
         if claim.owner not in living and (shard.is_open or claim.owner is not None):
             return f"{shown} has no living owner"

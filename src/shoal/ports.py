@@ -197,6 +197,8 @@ class Touch:
     stream: StreamName
     group_id: int
     act: Beat | Sequence[Save] | Release
+    seen: int = 0
+    """The highest version of the group that the hub has seen. Of a heartbeat its own counts as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

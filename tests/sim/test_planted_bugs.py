@@ -5,8 +5,8 @@ import pytest
 from sim.bug import Bug
 from sim.bugs import BUGS
 
-SEEDS_MAX = 100
-"""Of worlds that have what the bug needs to show. Most bugs take fewer than five; see `Bug.focus`."""
+SEEDS_MAX = 200
+"""Of worlds that have what the bug needs to show. Most take fewer than five; see `Bug.focus`."""
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=str)

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from shoal.core.errors import NameTaken, NotOwner
-from shoal.core.lease import LeaseRow, SequenceRow
+from shoal.core.errors import NameTaken, NotOwner, StoreUnavailable
+from shoal.core.lease import Change, ChangeKind, LeaseRow, SequenceRow, numbered
 from shoal.core.limits import EPOCH_JUMP
 from tests.unit.lease_table import GROUP, INTERVAL_MS, TIMEOUT_MS, Desk, MemoryTable, filled
 
@@ -101,3 +101,13 @@ def test_whoever_comes_back_does_not_take_a_name_that_another_has_got_since_it_l
     Desk(table, "foo", incarnation="foo-3").join()
     with pytest.raises(NameTaken):
         back.consumer.join(table.instances(GROUP))
+
+
+def test_a_number_that_was_given_before_makes_no_epoch() -> None:
+    table = MemoryTable()
+    foo = holder(table)
+    row = table.row(0)
+    take = Change(kind=ChangeKind.TAKE, old=row, new=row, wants_number=True)
+    with pytest.raises(StoreUnavailable):  # Drawn after a fail-over, for a row that was read before it.
+        numbered(take, foo.epoch(0))
+    assert table.row(0) == row

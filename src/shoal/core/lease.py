@@ -17,7 +17,7 @@ from typing import Final
 
 from shoal.core.checkpoint import check_forward, check_place, later
 from shoal.core.claims import is_at_end
-from shoal.core.errors import Fenced, NotOwner
+from shoal.core.errors import Fenced, NotOwner, StoreUnavailable
 from shoal.core.limits import CLOCK_MARGIN, EPOCH_JUMP
 from shoal.core.model import Shard, ShardId
 
@@ -236,14 +236,19 @@ def _hands(row: LeaseRow) -> tuple[str | None, str | None, int, bool]:
 
 
 def numbered(change: Change, number: int) -> Change:
-    """The change with the number that it wants: a birth's, or a new epoch."""
+    """The change with the number that it wants: a birth's, or a new epoch.
+
+    A number is drawn after the row was read, so that it is above the row's epoch; unless the table went away
+    in between and came back without its last commits. Then nothing is tried: the next look finds it out.
+    """
     row = change.new
     assert change.wants_number
     assert isinstance(row, LeaseRow)
     if change.old is None:
         row = replace(row, born=number, revision=number, lease_id=number)
     else:
-        assert number > row.epoch, f"shard {row.shard}: {number} was given before epoch {row.epoch}"
+        if number <= row.epoch:
+            raise StoreUnavailable(f"it forgot that it gave epoch {row.epoch}, and gives {number} again")
         row = replace(row, epoch=number, owner_epoch=number)
     return replace(change, new=row, wants_number=False)
 

@@ -60,6 +60,8 @@ from shoal.ports import Fence, Joined, LeasedGroup, MemberView, Newcomer, Store,
 
 _log: Final = logging.getLogger("shoal.hub.groups")
 
+_SEEN: Final = 4096
+"""Groups whose versions are remembered. More at once would make a store's forgetting harder to notice."""
 _NO_STREAM: Final = StreamName("", "")
 """Where no error will name one."""
 _LOCKS: Final = 64
@@ -98,6 +100,8 @@ class LocalGroups:
         """See Renewed."""
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
         self._kinds: dict[int, Group] = {}
+        self._seen: dict[int, int] = {}
+        """The highest version of each group that this process has seen: below it, the store forgot."""
 
     # --- Groups. ---
 
@@ -242,7 +246,7 @@ class LocalGroups:
     def beat(self, name: StreamName, group_id: int, beat: Beat) -> Assignment:
         """See GroupService."""
         self._watch.serve(group_id, beat.timeout_ms)
-        touch = Touch(stream=name, group_id=group_id, act=beat)
+        touch = Touch(stream=name, group_id=group_id, act=beat, seen=self._seen.get(group_id, 0))
         answer = self._touch(touch)
         if isinstance(answer, Forgotten):
             self._step(group_id, answer)
@@ -278,8 +282,10 @@ class LocalGroups:
     def release(self, group_id: int, incarnation: str, lettings: Sequence[Letting]) -> Sequence[ShardId]:
         """See GroupService."""
         release = Release(incarnation=incarnation, lettings=lettings)
-        answer = self._touch(Touch(stream=_NO_STREAM, group_id=group_id, act=release))
+        seen = self._seen.get(group_id, 0)
+        answer = self._touch(Touch(stream=_NO_STREAM, group_id=group_id, act=release, seen=seen))
         if isinstance(answer, HandedOver):
+            self._see(answer.group)
             self._ring(answer.group.id, answer.group.version, answer.members)
             return [claim.shard for claim in answer.claims]
         return self._step(group_id, release).let_go
@@ -316,19 +322,40 @@ class LocalGroups:
         """Load, think, save; again if another process was faster. Steps of this process take turns."""
         with self._locks[group_id % _LOCKS]:
             for attempt in range(STEP_TRIES_MAX):
+                seen = self._seen.get(group_id, 0)  # Before the load: others hand over meanwhile.
                 loaded = self._store.load_group(group_id)
                 if loaded is None:
                     raise UnknownGroup(stream="?", group=str(group_id))
                 group, stream = loaded
+                if group.version < seen:
+                    self._distrust(group, stream, seen)
+                    continue
+                self._see(group)
                 event = happened(group) if callable(happened) else happened
                 stepped = step(group, event, stream.shards, self._strategies, stream=str(stream.full_name))
                 if stepped.group is group:
                     return stepped
-                if self._store.save_group(group, stepped.group, stepped.notes, _now_ms()):
+                # Who has seen a later version meanwhile was overtaken, even if the store has forgotten it.
+                is_latest = group.version >= self._seen.get(group_id, 0)
+                if is_latest and self._store.save_group(group, stepped.group, stepped.notes, _now_ms()):
+                    self._see(stepped.group)
                     self._ring(group_id, stepped.group.version, stepped.group.members.values())
                     return stepped
                 time.sleep(random.uniform(0, 0.002 * min(attempt + 1, 10)))
         raise StoreBusy(f"group {group_id} changes faster than we can follow", 0.0)
+
+    def _distrust(self, group: Group, stream: StreamInfo, seen: int) -> None:
+        """The store has forgotten commits: nothing is decided on what it has left until it was told so."""
+        stepped = step(group, Forgotten(seen=seen), stream.shards, self._strategies)
+        if self._store.save_group(group, stepped.group, stepped.notes, _now_ms()):
+            self._ring(group.id, stepped.group.version, stepped.group.members.values())
+
+    def _see(self, group: Group) -> None:
+        """Two threads at once may leave the lower one, which is true as well."""
+        if group.version > self._seen.get(group.id, 0):
+            if len(self._seen) >= _SEEN:
+                self._seen.clear()
+            self._seen[group.id] = group.version
 
     def _ring(self, group_id: int, version: int, members: Iterable[Member]) -> None:
         self._store.signal.ring(

@@ -123,8 +123,8 @@ def _beat(connection: Connection, touch: Touch, rows: _Rows) -> TouchAnswer:
     group, who = rows.groups.get(touch.group_id), (touch.group_id, beat.incarnation)
     if group is None:
         raise UnknownConsumer(beat.incarnation)
-    if beat.seen > group.version:
-        return Forgotten(seen=beat.seen)
+    if (seen := max(beat.seen, touch.seen)) > group.version:
+        return Forgotten(seen=seen)
     member = beaten(group.settings, rows.members.get(who), beat)
     reported = digest(beat.held)
     claims = None
@@ -183,7 +183,7 @@ def _release(connection: Connection, touch: Touch, rows: _Rows, now_ms: int) -> 
     """A plain hand-over, if it is one."""
     release, group = touch.act, rows.groups.get(touch.group_id)
     assert isinstance(release, Release)
-    if group is None:
+    if group is None or touch.seen > group.version:  # A step deals with a store that forgot.
         return NotPlain()
     wanted = [letting.shard for letting in release.lettings]
     outcome = handed_over(

@@ -1,4 +1,4 @@
-"""The explorer's states, and what makes two of them one.
+"""The explorer's states of a coordinated group, and what makes two of them one.
 
 Times are relative to now. Of epochs, versions and heartbeats' numbers only their order counts: they rise
 for ever, and nothing asks more of them than which is the higher one.
@@ -15,6 +15,7 @@ from shoal.core.group import Group, Member
 from shoal.core.holding import Assignment, Holding
 from shoal.core.membership import Beat
 from shoal.core.model import Shard
+from sim.ranks import Ranks
 
 TICK_MS: Final = 1000
 TIMEOUT_MS: Final = 2 * TICK_MS
@@ -63,7 +64,7 @@ def key_of(state: State) -> Hashable:
     """What tells two states apart: of epochs, versions and beats only which is the higher one."""
     group = state.group
     members = {key: member for key, member in group.members.items() if member.is_watched}
-    epochs, versions = _Ranks(), _Ranks()
+    epochs, versions = Ranks(), Ranks()
     for claim in group.claims:
         epochs.add(claim.epoch, claim.owner_epoch)
     versions.add(group.version, *(member.assigned for member in members.values()))
@@ -103,22 +104,6 @@ def key_of(state: State) -> Hashable:
     )
 
 
-class _Ranks:
-    """Numbers by their order among those that occur."""
-
-    def __init__(self) -> None:
-        self._found: set[int] = {0}
-        self._rank: dict[int, int] = {}
-
-    def add(self, *numbers: int) -> None:
-        self._found.update(numbers)
-
-    def __call__(self, number: int) -> int:
-        if not self._rank:
-            self._rank = {found: rank for rank, found in enumerate(sorted(self._found))}
-        return self._rank[number]
-
-
 def _is_known(state: State, member: Member) -> bool:
     """Whether the hub has seen what the consumer would report now."""
     return any(
@@ -129,7 +114,7 @@ def _is_known(state: State, member: Member) -> bool:
     )
 
 
-def _consumer_key(one: Consumer, members: dict[str, Member], epochs: _Ranks, versions: _Ranks) -> Hashable:
+def _consumer_key(one: Consumer, members: dict[str, Member], epochs: Ranks, versions: Ranks) -> Hashable:
     held, beat, answer = one.held, one.beat, one.answer
     mine = members.get(held.incarnation) if held is not None else None
     return (
