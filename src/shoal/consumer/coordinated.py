@@ -169,6 +169,8 @@ class CoordinatedMembership(Member):
         If that is not heard it is said again with the next heartbeat, and so it is if it has to join again:
         whoever does not take what it is given would be given it again and again.
         """
+        if self._void:
+            raise self.error or UnknownConsumer(self.incarnation)
         self._is_retired = True
         self._announce()
 
