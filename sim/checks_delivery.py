@@ -57,7 +57,7 @@ class DeliveryChecks:
         self._resetting: set[int] = set()
         """Resets that are under way."""
         self._in_reset: dict[int, set[int]] = {}
-        """Shard to the resets, which go from row to row, that have not come to it, or never will: they failed.
+        """Shard to the resets, which go from row to row, that have not come to it, or never will: given up.
         Several may be under way at once, and each has to come."""
         self._anew: dict[int, int] = {}
         """Shards that such a reset has come to, and the epoch that it gave them: who took one of them before
