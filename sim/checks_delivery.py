@@ -53,8 +53,12 @@ class DeliveryChecks:
         self._stories: list[Story] = []
         self._is_in_order = False
         self._stream: Stream | None = None
-        self._in_reset: set[int] = set()
-        """Shards that a reset, which goes from row to row, has not come to, or never will: it failed."""
+        self._resets = 0
+        self._resetting: set[int] = set()
+        """Resets that are under way."""
+        self._in_reset: dict[int, set[int]] = {}
+        """Shard to the resets, which go from row to row, that have not come to it, or never will: given up.
+        Several may be under way at once, and each has to come."""
         self._anew: dict[int, int] = {}
         """Shards that such a reset has come to, and the epoch that it gave them: who took one of them before
         that, while it was under way, may hand on what it has fetched, and knows nothing of the ancestors."""
@@ -98,7 +102,7 @@ class DeliveryChecks:
         telling = story.at(epoch)
         if first > max(telling.reached, row.first_offset):
             raise Violation("3", f"shard {shard} at {epoch}: {first} comes before {telling.reached}")
-        is_reset = shard not in self._in_reset and epoch >= self._anew.get(shard, 0)
+        is_reset = not self._in_reset.get(shard) and epoch >= self._anew.get(shard, 0)
         if self._is_in_order and end > telling.reached and is_reset:
             self._check_ancestors(shard, epoch, row)
         story.handed[epoch, incarnation] = end
@@ -118,12 +122,22 @@ class DeliveryChecks:
         is_current = before.restart is None and before.owner_epoch == before.epoch
         story.planned = before.owner_epoch if is_planned and is_current else None
 
-    def reset_begins(self, shards: Iterable[int]) -> None:
+    def reset_begins(self, shards: Iterable[int]) -> int:
         """These are to begin anew, one after the other: until then they do not wait for their ancestors."""
-        self._in_reset.update(shards)
+        self._resets += 1
+        self._resetting.add(self._resets)
+        for shard in shards:
+            self._in_reset.setdefault(shard, set()).add(self._resets)
+        return self._resets
 
-    def begun_anew(self, shard: int, epoch: int) -> None:
-        self._in_reset.discard(shard)
+    def reset_ends(self, reset: int) -> None:
+        """It is done, or was given up."""
+        self._resetting.discard(reset)
+
+    def begun_anew(self, shard: int, epoch: int, reset: int) -> None:
+        """This reset has come to a shard, and makes good what those left that had been given up before."""
+        waiting = self._in_reset.get(shard, set())
+        self._in_reset[shard] = {one for one in waiting if one != reset and one in self._resetting}
         self._anew[shard] = epoch
 
     def forced(self, shard: int, since: int, offset: int) -> None:

@@ -46,6 +46,8 @@ class LeaseTable:
         self.rows = rows
         self.asked_at: dict[int, int] = {}
         """Times of the consumer's own, to when in the world they were read: for the checkers."""
+        self.reset = 0
+        """The reset that changes rows by this, as the checkers count them."""
         self._is_late = False
         """What is carried out at this instant was given up long ago."""
 
@@ -193,7 +195,7 @@ class LeaseTable:
             if who in {FORCED, RESET}:
                 by = "rewind"
                 if change.kind is ChangeKind.REWIND:
-                    facts.delivery.begun_anew(new.shard, new.epoch)
+                    facts.delivery.begun_anew(new.shard, new.epoch, self.reset)
             if who == FORCED:
                 facts.forced(before, claim_of(new), new.checkpoint, max(new.epoch, new.born) - 1)
             facts.claim_written(before, claim_of(new), by, who, 0 if old is None else old.owner_epoch)

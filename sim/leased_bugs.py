@@ -245,7 +245,7 @@ LEASED: Final = (
     ),
     _Bug(
         name="forgotten rows are kept",
-        focus=("forget",),
+        focus=("forget", "rewind", "suspend"),
         rule="a revision below one already seen",
         change=mutations.forgotten_rows_are_kept,
     ),

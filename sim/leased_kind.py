@@ -83,7 +83,15 @@ class LeasedKind:
             starts=table.rows.starts,
         )
         concerned = lineage_of(shards, positions) if settings.in_order else set(positions)
-        self._stage.facts.delivery.reset_begins(concerned)
+        table.reset = self._stage.facts.delivery.reset_begins(concerned)
+        try:
+            yield from self._reset(table, resetting, positions)
+        finally:
+            self._stage.facts.delivery.reset_ends(table.reset)
+
+    def _reset(
+        self, table: LeaseTable, resetting: Resetting, positions: Mapping[ShardId, int]
+    ) -> Steps[None]:
         for _ in range(TRIES):
             rows = yield from table.read(lambda rows: list(rows.leases.values()))
             numbers = yield from table.draw(resetting.numbers_max)

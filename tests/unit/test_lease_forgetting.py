@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from shoal.core.errors import NameTaken, NotOwner, StoreUnavailable
-from shoal.core.lease import Change, ChangeKind, LeaseRow, SequenceRow, numbered
+from shoal.core.lease import Change, ChangeKind, LeaseRow, SequenceRow, numbered, rewound, taken
 from shoal.core.limits import EPOCH_JUMP
 from tests.unit.lease_table import GROUP, INTERVAL_MS, TIMEOUT_MS, Desk, MemoryTable, filled
 
@@ -58,6 +58,19 @@ def test_a_save_on_a_row_that_was_forgotten_is_no_success() -> None:
         foo.save(SHARDS[0], 4)
     assert foo.held == []
     assert table.row(0).checkpoint == 0
+
+
+def test_a_table_that_forgets_between_a_look_and_a_draw_gives_no_epoch() -> None:
+    table = MemoryTable()
+    foo = Desk(table, "foo")
+    foo.join()
+    foo.look_once(SHARDS, 0)
+    row = replace(table.row(0), epoch=9)
+    take = Change(kind=ChangeKind.TAKE, old=row, new=taken(row, foo.consumer.me), wants_number=True)
+    with pytest.raises(StoreUnavailable):
+        numbered(take, 9)
+    with pytest.raises(StoreUnavailable):
+        rewound(row, SHARDS[0], 0, 9)
 
 
 def test_epochs_from_before_a_table_forgot_are_let_go_of() -> None:

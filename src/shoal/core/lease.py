@@ -247,10 +247,18 @@ def numbered(change: Change, number: int) -> Change:
     if change.old is None:
         row = replace(row, born=number, revision=number, lease_id=number)
     else:
-        if number <= row.epoch:
-            raise StoreUnavailable(f"it forgot that it gave epoch {row.epoch}, and gives {number} again")
+        _check_above(row, number)
         row = replace(row, epoch=number, owner_epoch=number)
     return replace(change, new=row, wants_number=False)
+
+
+def _check_above(row: LeaseRow, number: int) -> None:
+    """A number that is drawn after the row was read is above its epoch, unless the table forgot in between.
+
+    Then nothing is to be done with it; the next look of a consumer finds that out, and deals with it.
+    """
+    if number <= row.epoch:
+        raise StoreUnavailable(f"the lease table gave {number} for shard {row.shard}, after {row.epoch}")
 
 
 def usable_ms(timeout_ms: int) -> int:
@@ -430,7 +438,7 @@ def check_last(row: LeaseRow, shard: Shard, offset: int, *, stream: str = "") ->
 
 def rewound(row: LeaseRow, shard: Shard, offset: int, number: int) -> LeaseRow:
     """A forced checkpoint. Who holds it is fenced at once, and nobody has it until that one has let go."""
-    assert number > row.epoch
+    _check_above(row, number)
     return replace(
         row,
         revision=row.revision + 1,
