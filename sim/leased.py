@@ -8,6 +8,7 @@ everything and looks for the group of that name anew; one that is barred stays a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Final
 
@@ -20,7 +21,8 @@ from shoal.core.taking import View
 from sim.lease_table import LeaseTable
 from sim.loop import MS, Future, Process, Steps
 from sim.rows import LeasedRows
-from sim.seat import Fetched, Lessee
+from sim.seat import Fetched, Lessee, Seat, VoidSeat
+from sim.small_leased import copied
 from sim.stage import Stage
 from sim.stream import NAME
 
@@ -85,25 +87,26 @@ class LeasedSeat:
         if member is None:
             raise NotOwner(shard=shard, consumer=self._name, owner=None)
         change = member.checkpoint(shards[shard], epoch, offset)
-        yield from self._carry_out([change], shards, must=True)
+        yield from self._carry_out(member, [change], shards, must=True)
 
     def release(self, shard: ShardId, epoch: int, checkpoint: int | None) -> Steps[None]:
         mine, life = self.incarnation, self._life
         while (shards := (yield from self._looked_up())) is None:
             yield self._stage.rng.randrange(20, 80) * MS
-        if self._member is None or self._life != life:
+        member = self._member
+        if member is None or self._life != life:
             return  # Lost meanwhile, with its group.
         if "release before the checkpoint" in self._stage.switches:
             checkpoint = None
         try:
-            change = self._member.release(shards[shard], epoch, checkpoint)
+            change = member.release(shards[shard], epoch, checkpoint)
         except ShoalError:  # Its checkpoint does not count; to let go is never refused.
-            change = self._member.release(shards[shard], epoch, None)
+            change = member.release(shards[shard], epoch, None)
         if "a repeated release forgets what was sent" in self._stage.switches:
-            self._member._lettings.clear()
+            member._lettings.clear()
         self._stage.facts.release_sent(mine, shard, epoch)
         if change is not None:
-            yield from self._tried(self._carry_out([change], shards))
+            yield from self._tried(self._carry_out(member, [change], shards))
 
     def retire(self) -> Steps[None]:
         self._is_retired = True
@@ -113,7 +116,7 @@ class LeasedSeat:
     def _announce(self, member: LeasedConsumer) -> Steps[None]:
         changes = member.retire(self._asking())
         shards = yield from self._shards()
-        yield from self._carry_out(changes, shards)
+        yield from self._carry_out(member, changes, shards)
 
     def leave(self) -> Steps[None]:
         self._is_over = True
@@ -123,7 +126,15 @@ class LeasedSeat:
     def _part(self, member: LeasedConsumer) -> Steps[None]:
         view = yield from self._view()
         changes = member.leave(view, now_ms=self._asking(), watch_ms=self._watch_clock())
-        yield from self._carry_out(changes, view.shards)
+        yield from self._carry_out(member, changes, view.shards)
+
+    def forked(self, process: Process) -> Seat:
+        """Void: only a planted bug goes on as the parent did."""
+        if "a forked child goes on" not in self._stage.switches or self._member is None:
+            return VoidSeat()
+        child = copy(self)
+        child._process, child._member = process, copied(self._member)
+        return child
 
     # --- Life. ---------------------------------------------------------------------------------------
 
@@ -213,7 +224,7 @@ class LeasedSeat:
         member.change_settings(found.settings)
         changes = member.beat(self._asking(), is_taking=not self._is_retired)
         shards = yield from self._shards()
-        yield from self._carry_out(changes, shards)
+        yield from self._carry_out(member, changes, shards)
         rest = member.me.interval_ms * MS * self._stage.rng.randrange(90, 110) // 100
         if self._stage.is_so("deaf"):
             self._stage.history.fault("misses a beat", self._process.name)
@@ -223,13 +234,14 @@ class LeasedSeat:
     def _take(self, member: LeasedConsumer) -> Steps[None]:
         """One look, and the wait for the next: until the table changes, or a part of an interval."""
         began = self._stage.loop.now
+        since = self._store.failovers
         view = yield from self._view()
         if "forgetting is ignored" in self._stage.switches:
             view = self._unforgotten(view)
         told = member.look(view, now_ms=self._asking(), watch_ms=self._watch_clock())
         self._stage.facts.decided(self.incarnation, told.changes, member.settings.rules)
         self._hear(told)
-        yield from self._carry_out(told.changes, view.shards)
+        yield from self._carry_out(member, told.changes, view.shards, since=since)
         yield min(1000 * MS, 1 + REST * (self._stage.loop.now - began))
         self._wake = wake = Future(self._stage.loop)
         self._stage.loop.after(member.me.interval_ms * MS // 4, wake.resolve)
@@ -263,25 +275,30 @@ class LeasedSeat:
 
     def _carry_out(
         self,
+        member: LeasedConsumer,
         changes: Sequence[Change],
         shards: Sequence[Shard],
         *,
         must: bool = False,
+        since: int | None = None,
     ) -> Steps[None]:
-        """Try the changes, and what follows from them. `must`: an answer that does not come is an error."""
-        table, member = self._reached(), self._member
-        waiting = list(changes)
-        while waiting and member is not None:
+        """Try the changes, and what follows from them. `must`: an answer that does not come is an error.
+
+        They are answered to whoever decided them, even if that is one who has come back as another meanwhile.
+        """
+        table = self._reached()
+        waiting = list(changes) if table.rows.key == member.me.group else []
+        while waiting:
             wanting = sum(change.wants_number for change in waiting)
             numbers = iter((yield from table.draw(wanting)) if wanting else ())
             tried = [numbered(one, next(numbers)) if one.wants_number else one for one in waiting]
-            outcomes = yield from table.attempt(member.me.incarnation, tried)
+            outcomes = yield from table.attempt(member.me.incarnation, tried, since)
             waiting = []
             for change, outcome in zip(tried, outcomes, strict=True):
                 waiting += yield from self._settle(member, change, outcome, shards)
             if must and Outcome.UNKNOWN in outcomes:
                 raise StoreUnavailable("no answer: it may or may not be stored")
-        if member is not None and member is self._member:
+        if member is self._member:
             yield from self._let_go_of_ended(member, shards)
 
     def _settle(
@@ -305,7 +322,7 @@ class LeasedSeat:
         changes = [member.release(shards[one.shard], one.epoch, None) for one in ended]
         if ended:
             self._hear(Told(lost=ended))
-            yield from self._carry_out([change for change in changes if change is not None], shards)
+            yield from self._carry_out(member, [change for change in changes if change is not None], shards)
 
     def _hear(self, told: Told) -> None:
         assert self._lessee is not None
