@@ -94,8 +94,8 @@ class LeasedSeat:
         while (shards := (yield from self._looked_up())) is None:
             yield self._stage.rng.randrange(20, 80) * MS
         member = self._member
-        if member is None or self._life != life:
-            return  # Lost meanwhile, with its group.
+        if member is None or self._life != life or shard >= len(shards):
+            return  # Lost meanwhile, with its group or with its stream.
         if "release before the checkpoint" in self._stage.switches:
             checkpoint = None
         try:
