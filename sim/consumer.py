@@ -7,6 +7,7 @@ the seat says so at that instant. User code runs for a while and then writes to 
 from __future__ import annotations
 
 from collections import deque
+from copy import copy
 from typing import Final
 
 from shoal.core.errors import Fenced, NotOwner, OffsetExpired, ShoalError
@@ -80,6 +81,14 @@ class Consumer:
         if not self.is_stopping and not self._is_barred:
             self.is_stopping = True
             self.process.spawn(self._stop())
+
+    def fork(self, child: Process) -> None:
+        """The child finds itself in the middle of this consumer's work, and goes on as far as it may."""
+        other = Consumer(self._stage, child, self._seat.forked(child), self.name)
+        for shard, lane in self.lanes.items():
+            other.lanes[shard] = twin = copy(lane)
+            twin.queue, twin.wake = deque(lane.queue), None
+            child.spawn(other._work(twin))
 
     def _stop(self) -> Steps[None]:
         yield from self._seat.retire()

@@ -9,6 +9,7 @@ unknown drops everything and joins again under a new incarnation; one that is ba
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from typing import Final
 
@@ -22,7 +23,7 @@ from shoal.core.model import ShardId
 from sim.hub import Hub
 from sim.loop import MS, Future, Process, Steps
 from sim.network import Network
-from sim.seat import Fetched, Lessee
+from sim.seat import Fetched, Lessee, Seat, VoidSeat
 from sim.stage import Stage
 
 LEAVE_TRIES: Final = 20
@@ -109,6 +110,14 @@ class CoordinatedSeat:
                 yield 60 * MS
             else:
                 return
+
+    def forked(self, process: Process) -> Seat:
+        """Void: only a planted bug goes on as the parent did."""
+        if "a forked child goes on" not in self._stage.switches:
+            return VoidSeat()
+        child = copy(self)
+        child._process = process
+        return child
 
     # --- Life. ---------------------------------------------------------------------------------------
 

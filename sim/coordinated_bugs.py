@@ -93,6 +93,11 @@ COORDINATED: Final = (
         change=mutations.inherit_at_once,
     ),
     Bug(
+        name="a forked child goes on",
+        focus=("fork", "newcomer"),
+        rule="an incarnation is void in a forked child",
+    ),
+    Bug(
         name="joins after leaving",
         focus=("newcomer", "duplicate", "stop"),
         rule="an incarnation is never reused",

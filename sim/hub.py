@@ -15,7 +15,7 @@ from shoal.core import balance, events, handover, holding, membership, ownership
 from shoal.core.balance import Strategy
 from shoal.core.checkpoint import Save, check_fence, check_save
 from shoal.core.claims import is_at_end
-from shoal.core.errors import NotOwner, StoreBusy, UnknownConsumer, UnknownGroup
+from shoal.core.errors import NotOwner, StoreBusy, StoreUnavailable, UnknownConsumer, UnknownGroup
 from shoal.core.group import Group, GroupSettings, Member, MemberStatus
 from shoal.core.membership import Beat
 from shoal.core.model import Shard, ShardId
@@ -189,6 +189,7 @@ class Hub:
         With `version`: only if the group still is at that version, and not again otherwise.
         """
         for _ in range(STEP_TRIES):
+            failovers = self._store.failovers
             loaded, shards = yield from self._store.read(self.process, lambda: self._load(group))
             if not isinstance(event, events.Forgotten) and loaded.version < self._highest(group):
                 # This process has seen more itself: nothing is decided on what the store has left.
@@ -199,7 +200,7 @@ class Hub:
             stepped = ownership.step(loaded, event, shards, self.strategies)
             if stepped.group is loaded:
                 return stepped
-            saving = _Saving(self._stage, self._life(), loaded, stepped.group, event)
+            saving = _Saving(self._stage, self._life(), loaded, stepped.group, event, failovers)
             if (yield from self._store.write(self.process, partial(self._saved, saving))):
                 return stepped
             self._stage.history.counts["steps overtaken"] += 1
@@ -250,11 +251,15 @@ class _Saving:
     before: Group
     after: Group
     event: events.Event
+    failovers: int
+    """Of the store, before the group was loaded."""
 
     def save(self) -> bool:
         """Whether nobody was faster."""
         store, after = self.stage.store, self.after
         rows = store.group
+        if store.failovers != self.failovers:
+            raise StoreUnavailable("the connection was lost")  # See `Nemesis._forget`.
         if not isinstance(rows, GroupRows) or rows.id != after.id:
             return False
         if rows.version != self.before.version and "steps without compare-and-set" not in self.stage.switches:

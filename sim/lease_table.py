@@ -73,11 +73,17 @@ class LeaseTable:
         assert row is not None
         return (yield from self.read(lambda rows: _stored(rows, row)))
 
-    def attempt(self, who: str, changes: Sequence[Change]) -> Steps[list[Outcome]]:
-        """Each change by itself, all in one commit; what became of each, as far as `who` learns it."""
+    def attempt(self, who: str, changes: Sequence[Change], since: int | None = None) -> Steps[list[Outcome]]:
+        """Each change by itself, all in one commit; what became of each, as far as `who` learns it.
+
+        What was decided on a look does not outlive a fail-over `since` then; see `Nemesis._forget`.
+        """
         stage, unknown = self._stage, [Outcome.UNKNOWN] * len(changes)
+        failovers = self._store.failovers if since is None else since
 
         def body() -> list[Outcome]:
+            if self._store.failovers != failovers:
+                raise StoreUnavailable("the connection was lost")
             return [Outcome.DONE if self._is_done(change, who) else Outcome.REFUSED for change in changes]
 
         def once_more() -> None:

@@ -8,6 +8,7 @@ everything and looks for the group of that name anew; one that is barred stays a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Final
 
@@ -20,7 +21,8 @@ from shoal.core.taking import View
 from sim.lease_table import LeaseTable
 from sim.loop import MS, Future, Process, Steps
 from sim.rows import LeasedRows
-from sim.seat import Fetched, Lessee
+from sim.seat import Fetched, Lessee, Seat, VoidSeat
+from sim.small_leased import copied
 from sim.stage import Stage
 from sim.stream import NAME
 
@@ -92,8 +94,8 @@ class LeasedSeat:
         while (shards := (yield from self._looked_up())) is None:
             yield self._stage.rng.randrange(20, 80) * MS
         member = self._member
-        if member is None or self._life != life:
-            return  # Lost meanwhile, with its group.
+        if member is None or self._life != life or shard >= len(shards):
+            return  # Lost meanwhile, with its group or with its stream.
         if "release before the checkpoint" in self._stage.switches:
             checkpoint = None
         try:
@@ -125,6 +127,14 @@ class LeasedSeat:
         view = yield from self._view()
         changes = member.leave(view, now_ms=self._asking(), watch_ms=self._watch_clock())
         yield from self._carry_out(member, changes, view.shards)
+
+    def forked(self, process: Process) -> Seat:
+        """Void: only a planted bug goes on as the parent did."""
+        if "a forked child goes on" not in self._stage.switches or self._member is None:
+            return VoidSeat()
+        child = copy(self)
+        child._process, child._member = process, copied(self._member)
+        return child
 
     # --- Life. ---------------------------------------------------------------------------------------
 
@@ -230,13 +240,14 @@ class LeasedSeat:
         """
         began = self._stage.loop.now
         self._wake = wake = Future(self._stage.loop)
+        since = self._store.failovers
         view = yield from self._view()
         if "forgetting is ignored" in self._stage.switches:
             view = self._unforgotten(view)
         told = member.look(view, now_ms=self._asking(), watch_ms=self._watch_clock())
         self._stage.facts.decided(self.incarnation, told.changes, member.settings.rules)
         self._hear(told)
-        yield from self._carry_out(member, told.changes, view.shards)
+        yield from self._carry_out(member, told.changes, view.shards, since=since)
         yield min(1000 * MS, 1 + REST * (self._stage.loop.now - began))
         self._stage.loop.after(member.me.interval_ms * MS // 4, wake.resolve)
         yield wake
@@ -274,6 +285,7 @@ class LeasedSeat:
         shards: Sequence[Shard],
         *,
         must: bool = False,
+        since: int | None = None,
     ) -> Steps[None]:
         """Try the changes, and what follows from them. `must`: an answer that does not come is an error.
 
@@ -286,7 +298,7 @@ class LeasedSeat:
             wanting = sum(change.wants_number for change in waiting)
             numbers = iter((yield from table.draw(wanting)) if wanting else ())
             tried = [numbered(one, next(numbers)) if one.wants_number else one for one in waiting]
-            outcomes = yield from table.attempt(member.me.incarnation, tried)
+            outcomes = yield from table.attempt(member.me.incarnation, tried, since)
             pairs = zip(tried, outcomes, strict=True)
             if any(change.is_news and outcome is Outcome.DONE for change, outcome in pairs):
                 self.wake()

@@ -99,6 +99,11 @@ LEASED: Final = (
         rule="rows change only by compare-and-set",
     ),
     _Bug(
+        name="a forked child goes on",
+        focus=("fork", "newcomer"),
+        rule="an incarnation is void in a forked child",
+    ),
+    _Bug(
         name="inherits at once",
         focus=("twin", "crash"),
         rule="a newer incarnation gets shards like anyone",

@@ -93,12 +93,13 @@ class LeasedKind:
         self, table: LeaseTable, resetting: Resetting, positions: Mapping[ShardId, int]
     ) -> Steps[None]:
         for _ in range(TRIES):
+            since = self._stage.store.failovers
             rows = yield from table.read(lambda rows: list(rows.leases.values()))
             numbers = yield from table.draw(resetting.numbers_max)
             changes = resetting.plan(rows, numbers)
             if not changes:
                 return
-            yield from self._carry_out(table, resetting, changes, positions)
+            yield from self._carry_out(table, resetting, changes, positions, since)
         raise StoreBusy("the rows change faster than we can follow", 0.0)
 
     def _carry_out(
@@ -107,6 +108,7 @@ class LeasedKind:
         resetting: Resetting,
         changes: Sequence[Change],
         positions: Mapping[ShardId, int],
+        since: int,
     ) -> Steps[None]:
         """Up to the first one that is refused."""
         for change in changes:
@@ -114,7 +116,7 @@ class LeasedKind:
             assert isinstance(row, LeaseRow)
             is_named = row.shard in positions and change.kind in {ChangeKind.CREATE, ChangeKind.REWIND}
             who = FORCED if is_named else RESET if change.kind is ChangeKind.REWIND else "admin"
-            (outcome,) = yield from table.attempt(who, [change])
+            (outcome,) = yield from table.attempt(who, [change], since)
             if outcome is Outcome.UNKNOWN:
                 raise StoreUnavailable("no answer: the checkpoint may have been forced")
             if outcome is Outcome.REFUSED:

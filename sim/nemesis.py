@@ -41,6 +41,7 @@ class Nemesis:
             "stop": self._stop,
             "newcomer": self._newcomer,
             "twin": self._twin,
+            "fork": self._fork,
             "split": self._split,
             "merge": self._merge,
             "empty chain": self._empty_chain,
@@ -160,6 +161,16 @@ class Nemesis:
         if working:
             twin = self._world.add_consumer(self._rng.choice(working).name)
             self._history.fault("twin", twin.process.name)
+
+    def _fork(self) -> None:
+        """A copy of a process, with all that it knew and none of its threads. It does not live long."""
+        working = self._world.working()
+        if working:
+            parent = self._rng.choice(working)
+            child = self._world.stage.process(f"{parent.process.name}'")
+            self._history.fault("fork", parent.process.name)
+            parent.fork(child)
+            self._loop.after(self._span(0.2, 1.5), child.crash)
 
     def _crash_server(self) -> None:
         servers = self._world.kind.servers()
@@ -302,10 +313,15 @@ class Nemesis:
     def _forget(self) -> None:
         """A fail-over: the store is away for a moment, and comes back without its last commits.
 
-        What was decided before it may arrive after it. Half of the time all hubs are started afresh with it,
-        and remember nothing either: then only consumers can show it. Where nobody is left who has seen more,
-        or a group is stepped beyond that before they say so, a store's forgetting cannot be told from a past
-        that never was: the promise ends there, and checkers look away for as long as nobody has shown it.
+        Half of the time all hubs are started afresh with it, and remember nothing either: then only consumers
+        can show it. Where nobody is left who has seen more, or a group is stepped beyond that before they say
+        so, a store's forgetting cannot be told from a past that never was: the promise ends there, and
+        checkers look away for as long as nobody has shown it.
+
+        What was decided before it does not arrive after it, since no promise covers that: versions and
+        revisions come again until somebody has shown it, and then a decision meets rows that it was not made
+        for; in a leased group it could also make the row of a shard of which the parents' rows have been
+        forgotten, so that nobody reads the parents any more. A store must not fail over under a decision.
         """
         if self._forgets < FORGETS_MAX and self._store.forget():
             self._forgets += 1

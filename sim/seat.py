@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from shoal.core.errors import NotOwner
 from shoal.core.holding import Lease
 from shoal.core.model import ShardId
-from sim.loop import Steps
+from sim.loop import Process, Steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,3 +72,45 @@ class Seat(Protocol):
 
     def leave(self) -> Steps[None]:
         """Everything is released: be a member no more."""
+
+    def forked(self, process: Process) -> Seat:
+        """What a forked child has of it."""
+
+
+class VoidSeat:
+    """See Seat. A child is not the consumer that its parent is: it holds nothing, and may do nothing."""
+
+    incarnation = "void"
+    group = 0
+
+    def start(self, lessee: Lessee) -> None:
+        """Nothing begins here."""
+
+    def wake(self) -> None:
+        """Nobody waits."""
+
+    def may_act(self, shard: ShardId, epoch: int) -> bool:
+        del shard, epoch
+        return False
+
+    def read(self, shard: ShardId, epoch: int, offset: int) -> Steps[Fetched]:
+        del epoch, offset
+        yield 1
+        raise NotOwner(shard=shard, consumer=self.incarnation, owner=None)
+
+    def save(self, shard: ShardId, epoch: int, offset: int) -> Steps[None]:
+        yield from self.read(shard, epoch, offset)
+
+    def release(self, shard: ShardId, epoch: int, checkpoint: int | None) -> Steps[None]:
+        del shard, epoch, checkpoint
+        yield 1
+
+    def retire(self) -> Steps[None]:
+        yield 1
+
+    def leave(self) -> Steps[None]:
+        yield 1
+
+    def forked(self, process: Process) -> VoidSeat:
+        del process
+        return self

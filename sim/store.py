@@ -35,6 +35,8 @@ class Store:
         self.sequence = 0
         """The highest epoch ever given: a recreated group goes on from here."""
         self.ids = 0
+        self.failovers = 0
+        """Every connection from before is broken, and who had one open learns it at the next use."""
         self.out_until = 0
         self.outages: list[tuple[int, int]] = []
         """Windows in which nobody could reach the store, or nobody ran: for the checkers."""
@@ -101,14 +103,16 @@ class Store:
             return False
         rows.restore(old)
         self.sequence = old.highest
+        self.failovers += 1
         self._snapshots = [old]
         return True
 
     def land(self, body: Callable[[], object], after_us: int) -> None:
-        """A write that nobody waits for any more commits after all, even after a fail-over."""
+        """A write that nobody waits for any more commits after all, unless its connection is lost by then."""
+        failovers = self.failovers
 
         def commit() -> None:
-            if self._loop.now >= self.out_until:
+            if self.failovers == failovers and self._loop.now >= self.out_until:
                 body()
                 self._keep_snapshot()
 

@@ -22,6 +22,7 @@ ACTS: Final[dict[str, int]] = {
     "stop": 3,
     "newcomer": 3,
     "twin": 2,
+    "fork": 1,
     "split": 3,
     "merge": 2,
     "empty chain": 1,
