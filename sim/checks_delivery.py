@@ -27,6 +27,8 @@ class Telling:
     """What is before this was handed out, or was gone by retention."""
     done: int
     """What is before this was declared done."""
+    reset: int = 0
+    """The reset that it began with, where one goes from row to row."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,6 +58,7 @@ class DeliveryChecks:
         self._resets = 0
         self._resetting: set[int] = set()
         """Resets that are under way."""
+        self._given_up: set[int] = set()
         self._in_reset: dict[int, set[int]] = {}
         """Shard to the resets, which go from row to row, that have not come to it, or never will: given up.
         Several may be under way at once, and each has to come."""
@@ -130,9 +133,11 @@ class DeliveryChecks:
             self._in_reset.setdefault(shard, set()).add(self._resets)
         return self._resets
 
-    def reset_ends(self, reset: int) -> None:
-        """It is done, or was given up."""
+    def reset_ends(self, reset: int, *, is_done: bool) -> None:
+        """It is done, or was given up, and whoever asked for it was told so."""
         self._resetting.discard(reset)
+        if not is_done:
+            self._given_up.add(reset)
 
     def begun_anew(self, shard: int, epoch: int, reset: int) -> None:
         """This reset has come to a shard, and makes good what those left that had been given up before."""
@@ -140,10 +145,16 @@ class DeliveryChecks:
         self._in_reset[shard] = {one for one in waiting if one != reset and one in self._resetting}
         self._anew[shard] = epoch
 
-    def forced(self, shard: int, since: int, offset: int) -> None:
+    def forced(self, shard: int, since: int, offset: int, reset: int) -> None:
         story = self._story(shard)
         story.planned = None
-        story.tellings.append(Telling(since=since, start=offset, reached=offset, done=offset))
+        story.tellings.append(Telling(since=since, start=offset, reached=offset, done=offset, reset=reset))
+
+    def cleaned(self, claim: Claim) -> None:
+        """A row that a reset made again, and gave up before it came to it, is as if it had not been made."""
+        tellings = self._story(claim.shard).tellings
+        if not claim.epoch and tellings[-1].reset in self._given_up:
+            tellings.pop()
 
     def forgot(self) -> None:
         """The store may have forgotten forced checkpoints and hand-overs: only the furthest is known."""

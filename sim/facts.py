@@ -98,6 +98,7 @@ class Facts:
     def claim_cleaned(self, before: Claim) -> None:
         """The row of a shard that is done was removed."""
         self.history.say("store", f"cleaned: shard {before.shard}")
+        self.delivery.cleaned(before)
         if before.owner is not None:
             self.claim_written(before, replace(before, owner=None, owner_epoch=0, next=None), "clean")
 
@@ -106,10 +107,10 @@ class Facts:
         row = None if stream is None else stream.shards[before.shard]
         return row is not None and not row.is_open and before.checkpoint >= row.next_offset
 
-    def forced(self, before: Claim | None, after: Claim, offset: int, since: int) -> None:
+    def forced(self, before: Claim | None, after: Claim, offset: int, since: int, reset: int = 0) -> None:
         """A checkpoint was forced, when `since` was the last epoch that the group had given."""
         self.holding.forced(before, after, offset)
-        self.delivery.forced(after.shard, since, offset)
+        self.delivery.forced(after.shard, since, offset, reset)
 
     def joined(self, member: Member) -> None:
         self.history.say(member.incarnation, f"is a member: {member.timeout_ms} / {member.interval_ms} ms")

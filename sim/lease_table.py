@@ -203,7 +203,8 @@ class LeaseTable:
                 if change.kind is ChangeKind.REWIND:
                     facts.delivery.begun_anew(new.shard, new.epoch, self.reset)
             if who == FORCED:
-                facts.forced(before, claim_of(new), new.checkpoint, max(new.epoch, new.born) - 1)
+                since = max(new.epoch, new.born) - 1
+                facts.forced(before, claim_of(new), new.checkpoint, since, self.reset)
             facts.claim_written(before, claim_of(new), by, who, 0 if old is None else old.owner_epoch)
         elif old is not None:
             facts.claim_cleaned(claim_of(old))

@@ -84,10 +84,12 @@ class LeasedKind:
         )
         concerned = lineage_of(shards, positions) if settings.in_order else set(positions)
         table.reset = self._stage.facts.delivery.reset_begins(concerned)
+        is_done = False
         try:
             yield from self._reset(table, resetting, positions)
+            is_done = True
         finally:
-            self._stage.facts.delivery.reset_ends(table.reset)
+            self._stage.facts.delivery.reset_ends(table.reset, is_done=is_done)
 
     def _reset(
         self, table: LeaseTable, resetting: Resetting, positions: Mapping[ShardId, int]
