@@ -56,8 +56,8 @@ class DeliveryChecks:
         self._is_in_order = False
         self._stream: Stream | None = None
         self._resets = 0
-        self._resetting: set[int] = set()
-        """Resets that are under way."""
+        self._resetting: dict[int, set[int]] = {}
+        """Resets that are under way, and the shards that they are about."""
         self._given_up: set[int] = set()
         self._in_reset: dict[int, set[int]] = {}
         """Shard to the resets, which go from row to row, that have not come to it, or never will: given up.
@@ -128,14 +128,18 @@ class DeliveryChecks:
     def reset_begins(self, shards: Iterable[int]) -> int:
         """These are to begin anew, one after the other: until then they do not wait for their ancestors."""
         self._resets += 1
-        self._resetting.add(self._resets)
-        for shard in shards:
-            self._in_reset.setdefault(shard, set()).add(self._resets)
+        self._resetting[self._resets] = set(shards)
+        self.reset_begins_again(self._resets)
         return self._resets
+
+    def reset_begins_again(self, reset: int) -> None:
+        """After it has made a row it goes to all of them once more: until then nothing has been promised."""
+        for shard in self._resetting.get(reset, ()):
+            self._in_reset.setdefault(shard, set()).add(reset)
 
     def reset_ends(self, reset: int, *, is_done: bool) -> None:
         """It is done, or was given up, and whoever asked for it was told so."""
-        self._resetting.discard(reset)
+        self._resetting.pop(reset, None)
         if not is_done:
             self._given_up.add(reset)
 

@@ -198,6 +198,8 @@ class LeaseTable:
         if new is not None:
             before = None if old is None else claim_of(old)
             by = CALLS.get(change.kind, change.kind.value)
+            if old is None:
+                facts.delivery.reset_begins_again(self.reset)
             if who in {FORCED, RESET}:
                 by = "rewind"
                 if change.kind is ChangeKind.REWIND:

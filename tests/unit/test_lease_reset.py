@@ -100,6 +100,25 @@ def test_consumers_go_through_it_again_and_end_where_they_were() -> None:
     assert sorted(row.shard for row in table.list(GROUP)) == [2, 3, 4], "and it is cleaned up once more"
 
 
+def test_a_consumer_that_is_faster_than_the_reset_does_not_keep_it_from_ending() -> None:
+    table, shards, foo, _ = grown()
+    consumed: list[int] = []
+
+    def consume() -> None:
+        foo.look(shards, 3)
+        foo.drain(shards)
+        foo.look(shards, 3)
+        if 0 in foo.held:
+            consumed.append(foo.epoch(0))
+            foo.save(shards[0], 10)
+            foo.release(shards[0])
+        foo.look(shards, 3)
+
+    reset(table, shards, {0: 3}, consume)
+    assert len(consumed) == 1, "once, and not again with every row that was cleaned up meanwhile"
+    assert [table.row(shard).checkpoint for shard in (2, 3, 4)] == [5, 5, 5]
+
+
 def test_a_group_without_order_goes_back_and_leaves_the_others_alone() -> None:
     table, shards, foo, _ = grown()
     epochs = {shard: table.row(shard).epoch for shard in (2, 3, 4)}

@@ -123,9 +123,17 @@ class Resetting:
         return replace(row, born=number, revision=number, lease_id=number)
 
     def _needed(self, rows: Mapping[ShardId, LeaseRow]) -> set[ShardId]:
-        """What must have a row: what is named, and below it what was cleaned up, for its heirs' sake."""
+        """What must have a row: what is named, and below it what was cleaned up, for its heirs' sake.
+
+        Not what this reset has come to and is gone since: that was consumed anew, to its end, while the reset
+        went on. Made again it would be consumed once more, and so would a long lineage without an end.
+        """
         heirs = with_heirs(rows, self._shards)
-        needed = set(self._positions)
+        needed = {
+            shard
+            for shard in self._positions
+            if shard in rows or shard not in heirs or shard not in self._reset
+        }
         for shard in self._shards:  # Parents come before their children.
             if shard.id not in rows and shard.id in heirs and any(one in needed for one in shard.parents):
                 needed.add(shard.id)
