@@ -242,7 +242,13 @@ def older_looks_count() -> Replacement:
 
 
 def hands_over_unsaved() -> Replacement:
-    return handover, "_saved", lambda _group, claim, _shard, _letting: claim
+    right = handover.handed_over
+
+    def handed_over(group: Group, release: events.Release, *rows: Any) -> handover.HandedOver | None:
+        bare = [replace(letting, checkpoint=None) for letting in release.lettings]
+        return right(group, replace(release, lettings=bare), *rows)
+
+    return handover, "handed_over", handed_over
 
 
 def hands_over_the_epoch() -> Replacement:
