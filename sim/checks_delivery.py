@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from shoal.core.group import Claim, GroupSettings
+from shoal.core.group import Claim, GroupSettings, ShardState
 from shoal.core.model import Shard
 from sim.history import Violation
 from sim.stream import Stream
@@ -155,9 +155,13 @@ class DeliveryChecks:
         story.tellings.append(Telling(since=since, start=offset, reached=offset, done=offset, reset=reset))
 
     def cleaned(self, claim: Claim) -> None:
-        """A row that a reset made again, and gave up before it came to it, is as if it had not been made."""
+        """A row that a reset made again, and gave up before it came to it, is as if it had not been made.
+
+        It is void then, and not over: one that is over was cleaned up because it is done.
+        """
         tellings = self._story(claim.shard).tellings
-        if not claim.epoch and tellings[-1].reset in self._given_up:
+        is_void = not claim.epoch and claim.state is not ShardState.OVER
+        if is_void and tellings[-1].reset in self._given_up:
             tellings.pop()
 
     def forgot(self) -> None:

@@ -119,6 +119,32 @@ def test_a_consumer_that_is_faster_than_the_reset_does_not_keep_it_from_ending()
     assert [table.row(shard).checkpoint for shard in (2, 3, 4)] == [5, 5, 5]
 
 
+@pytest.mark.parametrize("settings", [SETTINGS, LOOSE], ids=["in order", "loose"])
+def test_what_is_cleaned_up_below_a_row_that_was_just_made_is_made_again(settings: GroupSettings) -> None:
+    table, shards, foo, _ = grown()
+    shards = split(shards, shards[3], None, 3)
+    shards = tuple(replace(shard, next_offset=10) if shard.is_open else shard for shard in shards)
+    foo.release(shards[3], 10)
+    foo.look(shards, 3)
+    for shard in (5, 6):
+        foo.save(shards[shard], 5)
+    foo.look(shards, 3)
+    assert sorted(row.shard for row in table.list(GROUP)) == [2, 4, 5, 6]
+    is_cleaned = False
+
+    def clean() -> None:
+        """As by someone who found shard 3 done, before its parents came back."""
+        nonlocal is_cleaned
+        rows = {row.shard: row for row in table.list(GROUP)}
+        if not is_cleaned and 0 in rows:
+            is_cleaned = table.delete(rows[ShardId(3)])
+
+    reset(table, shards, {0: 3}, clean, settings)
+    assert is_cleaned
+    assert not standing(table.list(GROUP), shards).void
+    assert table.row(0).checkpoint == 3
+
+
 def test_a_group_without_order_goes_back_and_leaves_the_others_alone() -> None:
     table, shards, foo, _ = grown()
     epochs = {shard: table.row(shard).epoch for shard in (2, 3, 4)}

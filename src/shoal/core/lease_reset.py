@@ -134,9 +134,13 @@ class Resetting:
             for shard in self._positions
             if shard in rows or shard not in heirs or shard not in self._reset
         }
+        below = set(needed)
         for shard in self._shards:  # Parents come before their children.
-            if shard.id not in rows and shard.id in heirs and any(one in needed for one in shard.parents):
-                needed.add(shard.id)
+            if any(parent in below for parent in shard.parents):
+                # Also below rows that are there again: it may have been cleaned up before they were made.
+                below.add(shard.id)
+                if shard.id not in rows and shard.id in heirs:
+                    needed.add(shard.id)
         return needed
 
     def _creations(self, rows: Mapping[ShardId, LeaseRow], born: Mapping[ShardId, int]) -> Iterator[Change]:
