@@ -201,10 +201,13 @@ class _Repeater(_HolderClient):
 
     def work(self, holder: Any) -> None:
         self._holder = holder
-        holder.send(("map",))
-        self._appender.use(holder.recv())
-        if self._chance_before is not None:
-            self._chance.setstate(self._chance_before)  # The same choices: the same batch once more.
+        if self._chance_before is None:
+            holder.send(("map",))
+            self._appender.use(holder.recv())
+        else:
+            # The same choices and the map of then: the same batch to the same shard. By a newer map it would
+            # go to a child that has not seen it, when only the answer was lost: the shard itself must say so.
+            self._chance.setstate(self._chance_before)
         while True:
             self._chance_before = self._chance.getstate()
             self.acks += self._appender.append(self._chance)
