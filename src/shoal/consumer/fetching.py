@@ -47,6 +47,8 @@ class Found:
     pieces: Sequence[Sequence[Piece]]
     next_offset: int
     is_end: bool
+    is_tail: bool
+    """There was nothing more at that time; what comes is told."""
     batch: Batch
 
 
@@ -115,13 +117,17 @@ class Fetcher:
         batch = self._service.read(
             self._member.stream, tenure.shard, wanted.offset, limits, fence._replace(epoch=tenure.epoch)
         )
-        if not len(batch) and not batch.end_of_shard:
-            self._following.add(ShardEnd(self._stream_id, tenure.shard), wanted.offset)
+        is_tail = wanted.lane is None and batch.next_offset >= batch.tail and not batch.end_of_shard
+        if is_tail:
+            place = ShardEnd(self._stream_id, tenure.shard)
+            if not self._following.move(place, batch.next_offset):
+                self._following.add(place, batch.next_offset)
         marks = [lane.handed if wanted.lane is None else 0 for lane in tenure.lanes]
         return Found(
             pieces=self._pieces(batch, marks, done_before(batch, tenure.done_before)),
             next_offset=batch.next_offset,
             is_end=batch.end_of_shard,
+            is_tail=is_tail,
             batch=batch,
         )
 

@@ -441,9 +441,9 @@ class Runtime:
         with self._lock:
             match found:
                 case Found() if lane is None:
-                    if not len(found.batch) and not found.is_end:
+                    if found.is_tail:
                         # What came between the read and the waiting has been told of already.
-                        held.is_idle, held.nothing = not held.has_moved, found.batch
+                        held.is_idle, held.nothing = not held.has_moved, found.batch.after()
                         held.idle_s = time.monotonic()
                     tenure.got(found.pieces, found.next_offset, is_end=found.is_end)
                 case Found():

@@ -34,7 +34,7 @@ from shoal.ports import (
 from shoal.store.sql import tables
 from shoal.store.sql.catalog import SHARD_COLUMNS, shard_of
 from shoal.store.sql.database import Database
-from shoal.store.sql.prepared import PreparedSelect
+from shoal.store.sql.prepared import PreparedSelect, PreparedWrite
 
 Where = tuple[int, ShardId]
 
@@ -176,39 +176,39 @@ class _Writes:
         self.producers: dict[tuple[int, ShardId, str], tuple[ProducerState, bool]] = {}
 
     def save(self, connection: Connection, now_ms: int) -> None:
-        if self.batches:
-            connection.execute(_INSERT_BATCH, self.batches)
-        if self.tails:
-            connection.execute(
-                _UPDATE_TAIL,
+        _INSERT_BATCH.run(connection, self.batches)
+        _UPDATE_TAIL.run(
+            connection,
+            [
+                {
+                    "stream": stream,
+                    "at": shard,
+                    "to_offset": tail.next_offset,
+                    "to_bytes": tail.bytes,
+                    "to_ms": tail.appended_ms,
+                    "to_us": tail.top_timestamp_us,
+                }
+                for (stream, shard), tail in self.tails.items()
+            ],
+        )
+        for is_new, statement in ((True, _INSERT_PRODUCER), (False, _UPDATE_PRODUCER)):
+            mark = "" if is_new else "to_"
+            statement.run(
+                connection,
                 [
                     {
-                        "stream": stream,
-                        "at": shard,
-                        "to_offset": tail.next_offset,
-                        "to_bytes": tail.bytes,
-                        "to_ms": tail.appended_ms,
-                        "to_us": tail.top_timestamp_us,
+                        f"{mark}stream_id": stream,
+                        f"{mark}shard": shard,
+                        f"{mark}producer": producer,
+                        f"{mark}epoch": state.epoch,
+                        f"{mark}last_sequence": state.last_sequence,
+                        f"{mark}recent": json.dumps(state.recent, separators=(",", ":")),
+                        f"{mark}seen_ms": now_ms,
                     }
-                    for (stream, shard), tail in self.tails.items()
+                    for (stream, shard, producer), (state, new) in self.producers.items()
+                    if new is is_new
                 ],
             )
-        for is_new, statement in ((True, _INSERT_PRODUCER), (False, _UPDATE_PRODUCER)):
-            rows = [
-                {
-                    "of_stream": stream,
-                    "of_shard": shard,
-                    "of_producer": producer,
-                    "to_epoch": state.epoch,
-                    "to_sequence": state.last_sequence,
-                    "to_recent": json.dumps(state.recent, separators=(",", ":")),
-                    "to_ms": now_ms,
-                }
-                for (stream, shard, producer), (state, new) in self.producers.items()
-                if new is is_new
-            ]
-            if rows:
-                connection.execute(statement, rows)
 
 
 def _append_one(
@@ -289,7 +289,7 @@ def _by_stream(places: Iterable[Where]) -> list[tuple[int, list[ShardId]]]:
 def _load_tails(connection: Connection, places: Iterable[Where]) -> dict[Where, ShardTail]:
     tails: dict[Where, ShardTail] = {}
     for stream_id, wanted in _by_stream(places):
-        for row in connection.execute(_TAILS, {"stream": stream_id, "wanted": wanted}):
+        for row in _TAILS.rows(connection, {"stream": stream_id, "wanted": wanted}):
             tails[stream_id, ShardId(row.shard)] = ShardTail(
                 shard=ShardId(row.shard),
                 status=ShardStatus(row.status),
@@ -308,7 +308,7 @@ def _load_producers(
     known: dict[tuple[int, ShardId, str], ProducerState] = {}
     for stream_id, wanted in _by_stream((stream, shard) for stream, shard, _ in stamped):
         names = sorted({name for stream, _, name in stamped if stream == stream_id})
-        rows = connection.execute(_PRODUCERS, {"stream": stream_id, "wanted": wanted, "names": names})
+        rows = _PRODUCERS.rows(connection, {"stream": stream_id, "wanted": wanted, "names": names})
         for row in rows:
             known[stream_id, ShardId(row.shard), row.producer] = ProducerState(
                 producer=row.producer,
@@ -380,7 +380,7 @@ _ENDS = PreparedSelect(
         _shards.stream_id == bindparam("stream"), _shards.shard.in_(bindparam("wanted", expanding=True))
     )
 )
-_TAILS = (
+_TAILS = PreparedSelect(
     select(
         _shards.shard,
         _shards.status,
@@ -393,10 +393,12 @@ _TAILS = (
     .order_by(_shards.shard)
     .with_for_update()
 )
-_PRODUCERS = select(tables.producers).where(
-    _producers.stream_id == bindparam("stream"),
-    _producers.shard.in_(bindparam("wanted", expanding=True)),
-    _producers.producer.in_(bindparam("names", expanding=True)),
+_PRODUCERS = PreparedSelect(
+    select(tables.producers).where(
+        _producers.stream_id == bindparam("stream"),
+        _producers.shard.in_(bindparam("wanted", expanding=True)),
+        _producers.producer.in_(bindparam("names", expanding=True)),
+    )
 )
 _HOLDING = (
     select(func.max(_batches.base_offset))
@@ -458,8 +460,8 @@ _PAYLOADS = PreparedSelect(
     )
     .order_by(_batches.base_offset)
 )
-_INSERT_BATCH = insert(tables.batches)
-_UPDATE_TAIL = (
+_INSERT_BATCH = PreparedWrite(insert(tables.batches))
+_UPDATE_TAIL = PreparedWrite(
     update(tables.shards)
     .where(_shards.stream_id == bindparam("stream"), _shards.shard == bindparam("at"))
     .values(
@@ -469,26 +471,18 @@ _UPDATE_TAIL = (
         top_timestamp_us=bindparam("to_us"),
     )
 )
-_INSERT_PRODUCER = insert(tables.producers).values(
-    stream_id=bindparam("of_stream"),
-    shard=bindparam("of_shard"),
-    producer=bindparam("of_producer"),
-    epoch=bindparam("to_epoch"),
-    last_sequence=bindparam("to_sequence"),
-    recent=bindparam("to_recent"),
-    seen_ms=bindparam("to_ms"),
-)
-_UPDATE_PRODUCER = (
+_INSERT_PRODUCER = PreparedWrite(insert(tables.producers))
+_UPDATE_PRODUCER = PreparedWrite(
     update(tables.producers)
     .where(
-        _producers.stream_id == bindparam("of_stream"),
-        _producers.shard == bindparam("of_shard"),
-        _producers.producer == bindparam("of_producer"),
+        _producers.stream_id == bindparam("to_stream_id"),
+        _producers.shard == bindparam("to_shard"),
+        _producers.producer == bindparam("to_producer"),
     )
     .values(
         epoch=bindparam("to_epoch"),
-        last_sequence=bindparam("to_sequence"),
+        last_sequence=bindparam("to_last_sequence"),
         recent=bindparam("to_recent"),
-        seen_ms=bindparam("to_ms"),
+        seen_ms=bindparam("to_seen_ms"),
     )
 )
