@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 
 from shoal.core.checkpoint import Checkpoint, is_same
-from shoal.core.delivery import (
+from shoal.core.delivery import Tenure
+from shoal.core.errors import CheckpointMisuse, LeaseLost
+from shoal.core.model import ShardId
+from shoal.core.retry import Backoff, FailureRules, Policy
+from shoal.core.tasks import (
     Action,
     Blocked,
     Failure,
@@ -24,11 +28,7 @@ from shoal.core.delivery import (
     SetAside,
     ShutDown,
     StopWorker,
-    Tenure,
 )
-from shoal.core.errors import CheckpointMisuse, LeaseLost
-from shoal.core.model import ShardId
-from shoal.core.retry import Backoff, FailureRules, Policy
 
 ODD = Failure(kind="ValueError", text="odd")
 AWAY = Failure(kind="ConnectionError", text="away", is_outage=True)

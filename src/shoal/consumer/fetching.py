@@ -10,34 +10,17 @@ from dataclasses import dataclass
 
 from shoal.consumer.membership import Membership
 from shoal.consumer.threads import Threads
-from shoal.core.delivery import Fetch, Piece, Tenure
-from shoal.core.errors import Fenced, NotOwner, ShoalError
+from shoal.core.delivery import Tenure
+from shoal.core.errors import ShoalError
 from shoal.core.model import ShardId
 from shoal.core.reading import ReadLimits
+from shoal.core.tasks import Fetch, Piece
 from shoal.ports import HubService, Place, ShardEnd
 from shoal.wire.batch import Batch
 from shoal.wire.lanes import done_before, lanes_of
 
 DueMs = Callable[[int, int], int]
 """Of a shard and a record's timestamp: when it may be handed out."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """How much may be fetched and not yet finished."""
-
-    total: int
-    at_once: int
-    """At most, in one read."""
-
-    def allowance(self, queued: int, shards: int) -> int:
-        """Bytes that a shard may fetch now; 0: it has enough. All shards have the same share."""
-        share = max(1, self.total // max(1, shards))
-        return min(self.at_once, share - queued) if queued <= share // 2 else 0
-
-    def again(self, shards: int) -> int:
-        """Bytes of what a lane wants once more: nothing behind it can go on, so it does not wait for room."""
-        return max(1, min(self.at_once, self.total // max(1, shards) // 2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +133,3 @@ class Fetcher:
             return 0
         (record,) = batch.part(part)
         return self._due_ms(batch.shard, record.timestamp)
-
-
-def is_transient(error: ShoalError) -> bool:
-    """Whether a read that failed so is simply tried again: the store is away, or the lease moves."""
-    return error.retriable or isinstance(error, NotOwner | Fenced)
