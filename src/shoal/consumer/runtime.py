@@ -1,22 +1,24 @@
-"""The worker's one deciding thread: it hears what happened, asks the crew, and has it done.
+"""A worker at work: it hears what happened, asks the crew, and has it done.
 
-What is to be done is `core.crew`'s to say. User code runs in a pool that grows, reads in a few threads of
-their own; nothing that waits for either holds up the thread that decides.
+What is to be done is `core.crew`'s to say. Reads and user code run in a pool that grows, and whoever comes
+back decides what follows (`deciding`); nothing that waits for either holds up the deciding. A few reads run
+at once; errands to the hub have threads of their own.
 """
 
 from __future__ import annotations
 
 import logging
-import queue
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import Final, assert_never
 
 from shoal.consumer.aside import Aside
+from shoal.consumer.deciding import Deciding, Event, Job
 from shoal.consumer.fetching import DueMs, Fetcher, Found
 from shoal.consumer.held import Came, Held
 from shoal.consumer.membership import Membership, boot_ms
@@ -45,12 +47,14 @@ Drained = Callable[[Collection[ShardId]], bool]
 
 _log: Final = logging.getLogger("shoal.worker")
 
+_ERRANDS: Final = 2
+"""Releases, saves and the like that are under way at once."""
 _THREADS_MAX: Final = 1024
 """Of user code. One that blocks keeps its thread; the others must not run out of them."""
 
 
 class Runtime:
-    """A worker at work. Writer of all fields: its own thread; the crew and its tenures under `_lock`."""
+    """One member's. Writer of all fields: whoever decides; of the crew and its tenures, under `_lock`."""
 
     def __init__(
         self,
@@ -82,23 +86,27 @@ class Runtime:
         self._aside = aside
         self._drained, self._over = drained, over
         self._lock = threading.RLock()
-        self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         stream = service.describe_stream(member.stream)
         self._shards: Sequence[Shard] = stream.shards
         self._executor = executor
         self._threads = Threads("shoal-process", _THREADS_MAX, self._failed)
+        self._deciding = Deciding(self._threads, self._decide)
+        self._jobs: list[Job] = []
+        """What follows from the decisions of this turn."""
+        self._reading = 0
+        self._unread: deque[Job] = deque()
+        """Reads that wait for others to end."""
         self._in_user_code = threading.local()
         self._fetcher = Fetcher(
             service,
             member,
             stream.id,
-            threads=options.fetchers,
             records=options.fetch_records,
             piece_records=options.batch_records,
-            moved=lambda shard: self.post(partial(self._moved, shard)),
-            failed=self._failed,
+            moved=lambda shard: self._deciding.call(partial(self._moved, shard)),
             due_ms=due_ms,
         )
+        self._errands = Threads("shoal-errand", _ERRANDS, self._failed)
         self._crew = Crew(_crew_rules(options, rules, targets), boot_ms())
         self._hands: dict[Tenure, Held] = {}
         """Processors and records of all tenures that have not ended."""
@@ -121,42 +129,44 @@ class Runtime:
 
     def leases_changed(self) -> None:
         """The membership holds something else now: the next turn sees it."""
-        self.post(lambda: None)
+        self._deciding.post(lambda: None)
 
     def stop(self, timeout_s: float) -> None:
         """Hand everything over and leave; `is_over` says when that is done."""
-        self.post(partial(self._begin_stop, round(timeout_s * 1000)))
+        self._deciding.post(partial(self._begin_stop, round(timeout_s * 1000)))
 
     @property
     def is_in_user_code(self) -> bool:
         """Whether this is called by a processor of its own, which must not wait for itself."""
         return getattr(self._in_user_code, "is_so", False)
 
-    def post(self, event: Callable[[], None]) -> None:
-        """Have the deciding thread do this."""
-        self._events.put(event)
-
-    # --- The thread. ---------------------------------------------------------------------------------
+    # --- The thread by the clock. --------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
             while not self._crew.is_finished:
-                self._turn()
+                self._deciding.sleep()
+                self._deciding.take_turn()
         except BaseException as error:  # noqa: BLE001 - a thread's top: the worker raises it
             self.error = error
             _log.exception("worker %s ends", self._member.name)
         finally:
             self._end()
 
-    def _turn(self) -> None:
-        try:
-            self._events.get(timeout=self._crew.rest_ms(boot_ms()) / 1000)()
-            while True:
-                self._events.get_nowait()()
-        except queue.Empty:
-            pass
-        self._look_around()
-        self._decide(dict(self._member.leases))
+    def _decide(self) -> tuple[Sequence[Job], float]:
+        """Ask what can begin now, and have it done; see Deciding."""
+        leases: Mapping[ShardId, Lease] = {}
+        if not self.is_over.is_set():  # After that, user code that comes back is told that its shard is lost.
+            self._look_around()
+            leases = dict(self._member.leases)
+        if self._crew.wants_lineage(leases, self._shards):
+            self._see_shards()
+        with self._lock:
+            wanted = self._crew.advance(boot_ms(), leases, self._shards)
+            rest_ms = 0 if self._crew.is_finished else self._crew.rest_ms(boot_ms())
+        self._carry_out(wanted)
+        jobs, self._jobs = self._jobs, []
+        return jobs, rest_ms / 1000
 
     def _look_around(self) -> None:
         """What ends a worker from outside."""
@@ -169,14 +179,6 @@ class Runtime:
         elif not threading.main_thread().is_alive():
             _log.info("%s: the program ends; handing over", self._member.name)
             self._begin_stop(None)
-
-    def _decide(self, leases: Mapping[ShardId, Lease]) -> None:
-        """Ask what can begin now, and have it done."""
-        if self._crew.wants_lineage(leases, self._shards):
-            self._see_shards()
-        with self._lock:
-            wanted = self._crew.advance(boot_ms(), leases, self._shards)
-        self._carry_out(wanted)
 
     def _see_shards(self) -> None:
         try:
@@ -195,19 +197,18 @@ class Runtime:
                     held = self._hands[tenure]
                     held.asked_ns = held.asked_ns or time.perf_counter_ns()
                 case orders.Run(tenure=tenure, task=SetAside() as task):
-                    self._fetcher.run(partial(self._set_aside, self._hands[tenure], task))
+                    self._jobs.append(partial(self._set_aside, self._hands[tenure], task))
                 case orders.Run(tenure=tenure, task=task):
                     self._begin(self._hands[tenure], task)
                 case orders.Read(tenure=tenure, wanted=fetch, bytes_max=bytes_max):
-                    self._fetcher.submit(
-                        tenure, fetch, bytes_max, partial(self._came_from_hub, tenure, fetch)
-                    )
+                    self._unread.append(partial(self._read, tenure, fetch, bytes_max))
+                    self._begin_reads()
                 case orders.Fail(error=error):
                     self.error = self.error or error
                 case orders.Tell() | orders.Stuck() | orders.Skipped() | orders.ReadFailed():
                     self._report(order)
                 case _:
-                    self._fetcher.run(self._errand(order))
+                    self._errands.submit(self._errand(order))
 
     def _errand(self, order: orders.Errand) -> Callable[[], None]:
         match order:
@@ -255,30 +256,28 @@ class Runtime:
     def _begin(self, held: Held, task: Task) -> None:
         if self._executor is not None:
             try:
-                self._executor.submit(self._perform, held, task)
+                self._executor.submit(lambda: self._deciding.bring(self._perform(held, task)))
             except RuntimeError:
                 # It was shut down, at the latest by the end of the main thread. What has begun is finished.
                 _log.debug("%s: the executor takes nothing more", self._member.name)
             else:
                 return
-        self._threads.submit(self._perform, held, task)
+        self._jobs.append(partial(self._perform, held, task))
 
-    def _perform(self, held: Held, task: Task) -> None:
+    def _perform(self, held: Held, task: Task) -> Event:
         """In a thread for user code."""
         self._in_user_code.is_so = True
         came = held.run(task)
         self._in_user_code.is_so = False
-        self.post(partial(self._came, held, task, came))
-        if self.is_over.is_set():
-            self._finish_late()
+        return partial(self._came, held, task, came)
 
     def _failed(self, error: BaseException) -> None:
         """In any thread: what should not happen, and must not go unnoticed."""
         _log.error("%s: %r", self._member.name, error, exc_info=error)
-        self.post(partial(self._fail, error))
+        self._deciding.post(partial(self._fail, error))
 
-    def _set_aside(self, held: Held, task: SetAside) -> None:
-        """In a fetching thread."""
+    def _set_aside(self, held: Held, task: SetAside) -> Event:
+        """In a thread of the pool."""
         assert self._aside is not None
         began_ns = time.perf_counter_ns()
         error = failure = None
@@ -290,7 +289,7 @@ class Runtime:
         except ShoalError as caught:
             error, failure = caught, Failure(kind=type(caught).__name__, text=str(caught), is_outage=True)
         came = Came(took_ns=time.perf_counter_ns() - began_ns, error=error, failure=failure, is_dead=is_dead)
-        self.post(partial(self._came, held, task, came))
+        return partial(self._came, held, task, came)
 
     def _came(self, held: Held, task: Task, came: Came) -> None:
         tenure, wanted = held.tenure, list[Order]()
@@ -330,12 +329,19 @@ class Runtime:
 
     # --- Records. ------------------------------------------------------------------------------------
 
-    def _came_from_hub(self, tenure: Tenure, wanted: Fetch, found: Found | ShoalError) -> None:
-        """In a fetching thread."""
-        self.post(partial(self._found, tenure, wanted, found))
+    def _begin_reads(self) -> None:
+        while self._unread and self._reading < self._options.fetchers:
+            self._reading += 1
+            self._jobs.append(self._unread.popleft())
+
+    def _read(self, tenure: Tenure, wanted: Fetch, bytes_max: int) -> Event:
+        """In a thread of the pool."""
+        return partial(self._found, tenure, wanted, self._fetcher.read(tenure, wanted, bytes_max))
 
     def _found(self, tenure: Tenure, wanted: Fetch, found: Found | ShoalError) -> None:
         follows: list[Order] = []
+        self._reading -= 1
+        self._begin_reads()
         with self._lock:
             if isinstance(found, ShoalError):
                 follows = self._crew.not_found(tenure, wanted, found, boot_ms())
@@ -357,7 +363,7 @@ class Runtime:
         with self._lock:
             self._crew.moved(shard)
 
-    # --- What talks to the hub, in fetching threads. -------------------------------------------------
+    # --- Errands to the hub, in threads of their own. ------------------------------------------------
 
     def _let_go(self, due: Sequence[tuple[Tenure, int]]) -> None:
         """What is not answered, the membership says again with its heartbeats."""
@@ -370,7 +376,7 @@ class Runtime:
         except ShoalError as error:
             shards = [tenure.shard for tenure, _ in due]
             _log.warning("%s releases %s: %s", self._member.name, shards, error)
-        self.post(partial(self._let_go_of, [tenure for tenure, _ in due]))
+        self._deciding.post(partial(self._let_go_of, [tenure for tenure, _ in due]))
 
     def _let_go_of(self, gone: list[Tenure]) -> None:
         for tenure in gone:
@@ -401,7 +407,7 @@ class Runtime:
             is_drained = self._drained(here)
         except ShoalError as error:
             _log.warning("%s asks whether all is drained: %s", self._member.name, error)
-        self.post(partial(self._heard_if_drained, is_drained))
+        self._deciding.post(partial(self._heard_if_drained, is_drained))
 
     def _heard_if_drained(self, is_drained: bool) -> None:
         with self._lock:
@@ -434,25 +440,16 @@ class Runtime:
 
     def _end(self) -> None:
         try:
+            self._errands.join()
             self._fetcher.close()
             self._member.leave()
         except ShoalError as error:
             _log.warning("%s leaves: %s", self._member.name, error)
         finally:
-            self._threads.close()
             self.is_over.set()
-            self._finish_late()
+            self._deciding.take_turn()
+            self._threads.close()
             self._over()
-
-    def _finish_late(self) -> None:
-        """The deciding thread has ended: user code that comes back now is told that its shard is lost."""
-        with self._lock:
-            try:
-                while True:
-                    self._events.get_nowait()()
-            except queue.Empty:
-                pass
-            self._decide({})
 
 
 def _crew_rules(
