@@ -1,10 +1,13 @@
 """Decisions one at a time, by whichever thread has news: the work that follows need not wait to be handed on.
 
-A thread that finished a job brings the news, decides if nobody else does, and goes on with the first job that
-follows; a read, the call of user code and what comes of it then take one thread and no hand-over between
-them, each of which costs as much as the read. A thread of its own decides when something is due by the clock.
+A thread that finished a job brings the news, decides if nobody else does, and goes on with the jobs that
+follow; a read, the call of user code and what comes of it then take one thread and no hand-over between
+them, each of which costs as much as the read. Only a job that has waited for a moment, because those before
+it take their time, gets a thread of its own. A thread by the clock sees to that, and decides when something
+is due.
 
-Invariant: news that has been brought is decided on by who brought it, or by who was deciding at that moment.
+Invariants: news that has been brought is decided on by who brought it, or by who was deciding at that moment;
+a job that waits has a thread that will come to it, or one is called in within moments.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from shoal.consumer.threads import Threads
 
@@ -20,8 +25,11 @@ Event = Callable[[], None]
 """Something that happened, to be taken note of."""
 Job = Callable[[], Event]
 """Work for a thread of the pool; it returns what came of it."""
-Decide = Callable[[], tuple[Sequence[Job], float]]
-"""After the news: the jobs that follow, and for how many seconds nothing is due; none: it is over."""
+Decide = Callable[[bool], tuple[Sequence[Job], float | None]]
+"""After the news: the jobs that follow, and for how many seconds nothing is due; None: as before.
+
+It is told whether the clock has it decide, and so everything is to be looked at.
+"""
 
 
 class Deciding:
@@ -33,8 +41,12 @@ class Deciding:
         self._role = threading.Lock()
         self._is_called = False
         """A thread of the pool is on its way to look at the news."""
+        self._ready: deque[tuple[float, Job]] = deque()
+        """Jobs that wait, and since when."""
         self._changed = threading.Condition()
         self._is_woken = False
+        self._is_busy = False
+        """Jobs were begun since the thread by the clock last looked."""
         self._due_s = 0.0
         """When the thread by the clock wakes up by itself."""
 
@@ -50,26 +62,38 @@ class Deciding:
             self._is_called = True
             self._pool.submit(self._answer)
 
-    def begin(self, job: Job) -> None:
-        """Have it done in the pool."""
-        self._pool.submit(self._work, job)
-
     def bring(self, event: Event) -> None:
         """From a thread that is not the pool's: decide here, if nobody does, and have the rest done there."""
         self._events.put(event)
-        self._look(keeps=False)
+        self._look()
+        self._call_in(len(self._ready))
 
     def take_turn(self) -> None:
         """The thread by the clock: look at all news, and at what is due."""
         with self._role:
-            self._turn(keeps=False)
-        self._look(keeps=False)
+            self._turn(is_due=True)
+        self._look()
+        self._call_in(len(self._ready))
 
     def sleep(self) -> None:
         """The thread by the clock: until something is due, or news comes that is its own to see to."""
+        while not self._rest():
+            late = time.monotonic() - _MOMENT_S
+            self._call_in(sum(since < late for since, _ in list(self._ready)))
+
+    def _rest(self) -> bool:
+        """Whether it is time for a turn; while there is much to do, it is looked at who waits."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_woken, max(0.0, self._due_s - time.monotonic()))
+            left_s = max(0.0, self._due_s - time.monotonic())
+            is_busy, self._is_busy = self._is_busy, False
+            pause_s = min(left_s, _MOMENT_S) if is_busy or self._ready else left_s
+            is_woken = self._changed.wait_for(lambda: self._is_woken, pause_s)
             self._is_woken = False
+        return is_woken or time.monotonic() >= self._due_s
+
+    def _call_in(self, threads: int) -> None:
+        for _ in range(threads):
+            self._pool.submit(self._work)
 
     def _wake(self) -> None:
         with self._changed:
@@ -78,43 +102,47 @@ class Deciding:
 
     def _answer(self) -> None:
         self._is_called = False  # Before the look: whoever comes later calls again.
-        self._go_on(self._look(keeps=True))
+        self._look()
+        self._work()
 
-    def _work(self, job: Job) -> None:
-        self._go_on(job)
-
-    def _go_on(self, job: Job | None) -> None:
-        """In a thread of the pool: the job, and then what follows, for as long as something does."""
-        while job is not None:
+    def _work(self) -> None:
+        """In a thread of the pool: a job, and then what follows, for as long as something does."""
+        while self._ready:
+            try:
+                _, job = self._ready.popleft()
+            except IndexError:  # Another was faster.
+                return
+            self._is_busy = True
             self._events.put(job())
-            job = self._look(keeps=True)
+            del job  # It may hold records.
+            self._look()
 
-    def _look(self, *, keeps: bool) -> Job | None:
-        """Decide on the news, if nobody does; `keeps`: the first job that follows is this thread's own."""
-        kept = None
+    def _look(self) -> None:
+        """Decide on the news, if nobody does."""
         while not self._events.empty():
             if not self._role.acquire(blocking=False):
-                break  # Who decides looks again after it has given the role back.
+                return  # Who decides looks again after it has given the role back.
             try:
-                mine = self._turn(keeps=keeps and kept is None)
+                self._turn(is_due=False)
             finally:
                 self._role.release()
-            kept = kept or mine
-        return kept
 
-    def _turn(self, *, keeps: bool) -> Job | None:
+    def _turn(self, *, is_due: bool) -> None:
         while True:
             try:
                 event = self._events.get_nowait()
             except queue.Empty:
                 break
             event()
-        jobs, rest_s = self._decide()
-        due_s = time.monotonic() + rest_s
-        if due_s < self._due_s:
-            self._wake()
-        self._due_s = due_s
-        kept = jobs[0] if keeps and jobs else None
-        for job in jobs[1:] if keeps else jobs:
-            self.begin(job)
-        return kept
+        jobs, rest_s = self._decide(is_due)
+        now_s = time.monotonic()
+        # What follows comes first: a record that is here already is not to wait for others to be fetched.
+        self._ready.extendleft((now_s, job) for job in reversed(jobs))
+        if rest_s is not None:
+            if now_s + rest_s < self._due_s:
+                self._wake()
+            self._due_s = now_s + rest_s if is_due else min(self._due_s, now_s + rest_s)
+
+
+_MOMENT_S: Final = 0.002
+"""How long a job may wait for the thread that goes on with it, before it gets one of its own."""

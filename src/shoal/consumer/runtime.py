@@ -93,6 +93,10 @@ class Runtime:
         self._deciding = Deciding(self._threads, self._decide)
         self._jobs: list[Job] = []
         """What follows from the decisions of this turn."""
+        self._touched: dict[Tenure, None] = {}
+        """Those to which something happened in this turn."""
+        self._is_changed = True
+        """More than that happened: everything is to be looked at."""
         self._reading = 0
         self._unread: deque[Job] = deque()
         """Reads that wait for others to end."""
@@ -153,8 +157,27 @@ class Runtime:
         finally:
             self._end()
 
-    def _decide(self) -> tuple[Sequence[Job], float]:
+    def _decide(self, is_due: bool) -> tuple[Sequence[Job], float | None]:
         """Ask what can begin now, and have it done; see Deciding."""
+        touched, self._touched = self._touched, {}
+        rest_ms: int | None
+        if is_due or self._has_changed() or self._options.until is not None:
+            rest_ms = self._decide_on_all()
+            self._is_changed = False
+        else:
+            with self._lock:
+                wanted = self._crew.go_on(touched, boot_ms())
+                rest_ms = self._crew.rest_of(touched, boot_ms())
+            self._carry_out(wanted)
+            if self._has_changed():
+                rest_ms = 0  # For the next turn, which comes at once.
+        jobs, self._jobs = self._jobs, []
+        return jobs, None if rest_ms is None else rest_ms / 1000
+
+    def _has_changed(self) -> bool:
+        return self._is_changed
+
+    def _decide_on_all(self) -> int:
         leases: Mapping[ShardId, Lease] = {}
         if not self.is_over.is_set():  # After that, user code that comes back is told that its shard is lost.
             self._look_around()
@@ -165,8 +188,7 @@ class Runtime:
             wanted = self._crew.advance(boot_ms(), leases, self._shards)
             rest_ms = 0 if self._crew.is_finished else self._crew.rest_ms(boot_ms())
         self._carry_out(wanted)
-        jobs, self._jobs = self._jobs, []
-        return jobs, rest_ms / 1000
+        return rest_ms
 
     def _look_around(self) -> None:
         """What ends a worker from outside."""
@@ -188,6 +210,8 @@ class Runtime:
 
     def _carry_out(self, wanted: Sequence[Order]) -> None:
         for order in wanted:
+            if not isinstance(order, orders.Run | orders.Read):
+                self._is_changed = True
             match order:
                 case orders.Open(tenure=tenure):
                     self._hands[tenure] = Held(
@@ -293,6 +317,7 @@ class Runtime:
 
     def _came(self, held: Held, task: Task, came: Came) -> None:
         tenure, wanted = held.tenure, list[Order]()
+        self._touched[tenure] = None
         with self._lock:
             if came.is_postponed:
                 self._crew.postponed(tenure, task, boot_ms())
@@ -340,6 +365,7 @@ class Runtime:
 
     def _found(self, tenure: Tenure, wanted: Fetch, found: Found | ShoalError) -> None:
         follows: list[Order] = []
+        self._touched[tenure] = None
         self._reading -= 1
         self._begin_reads()
         with self._lock:
@@ -360,8 +386,10 @@ class Runtime:
         self._carry_out(follows)
 
     def _moved(self, shard: ShardId) -> None:
-        with self._lock:
-            self._crew.moved(shard)
+        tenure = self._crew.held.get(shard)
+        if tenure is not None:
+            self._touched[tenure] = None
+            tenure.moved()
 
     # --- Errands to the hub, in threads of their own. ------------------------------------------------
 
@@ -387,6 +415,7 @@ class Runtime:
                 self.stats.handed_over(time.perf_counter_ns() - held.asked_ns)
             if not tenure.is_given_up:  # Its user code comes back later, if at all.
                 del self._hands[tenure]
+        self._is_changed = True
         with self._lock:
             self._crew.let_go_of(gone)
 

@@ -10,7 +10,7 @@ being finished here, unless that was given up; what is lost, or was let go of, b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
@@ -119,8 +119,13 @@ class Crew:
         if self._rules.limits is not None and self._drained_at_ms is not None and self.is_drained:
             return _DRAINED_MS
         longest_ms = min(_TICK_MS, self._rules.idle_ms or _TICK_MS)
-        due = [due for tenure in self._all() if (due := tenure.due_ms()) is not None]
-        return min(longest_ms, max(0, min(due) - now_ms)) if due else longest_ms
+        rest_ms = self.rest_of(self._all(), now_ms)
+        return longest_ms if rest_ms is None else min(longest_ms, rest_ms)
+
+    def rest_of(self, tenures: Iterable[Tenure], now_ms: int) -> int | None:
+        """How long nothing will be due with these; None: nothing ever will."""
+        due = [due for tenure in tenures if (due := tenure.due_ms()) is not None]
+        return max(0, min(due) - now_ms) if due else None
 
     def wants_lineage(self, leases: Mapping[ShardId, Lease], shards: Sequence[Shard]) -> bool:
         """Whether the stream must be looked at: what is gone may have ended, or a shard is not known yet."""
@@ -147,7 +152,18 @@ class Crew:
             for action in tenure.advance(now_ms):
                 self._obey(tenure, action, now_ms, orders, releases)
             orders += self._reading(tenure)
-        orders += self._shown(now_ms)
+        orders += self._shown(self.held.values(), now_ms)
+        return orders + self._released(releases)
+
+    def go_on(self, tenures: Iterable[Tenure], now_ms: int) -> list[Order]:
+        """What can begin now with these, if something happened to them alone; all else is for `advance`."""
+        orders: list[Order] = []
+        releases: list[tuple[Tenure, Release]] = []
+        for tenure in tenures:
+            for action in tenure.advance(now_ms):
+                self._obey(tenure, action, now_ms, orders, releases)
+            orders += self._reading(tenure)
+        orders += self._shown([tenure for tenure in tenures if self.held.get(tenure.shard) is tenure], now_ms)
         return orders + self._released(releases)
 
     def _obey(
@@ -302,10 +318,11 @@ class Crew:
             self._obey(tenure, action, now_ms, orders, [])
         return orders
 
-    def _shown(self, now_ms: int) -> list[Order]:
+    @staticmethod
+    def _shown(tenures: Iterable[Tenure], now_ms: int) -> list[Order]:
         """What holds a shard up, and that nothing does any more; not with every attempt."""
         orders: list[Order] = []
-        for tenure in self.held.values():
+        for tenure in tenures:
             blocked = tenure.blocked
             error = None if blocked is None else f"{blocked.failure.kind}: {blocked.failure.text}"
             is_due = error is not None and now_ms - tenure.shown_ms >= _SHOWN_MS

@@ -157,15 +157,14 @@ class Watch:
         except StoreError:
             self._wake_all()
             raise
-        any_moved = False
+        any_news = False
         with self._lock:
             for place in places:
                 end = ends.get(place)
                 for waiter in self._waiters.get(place, ()):
                     if has_moved(end, waiter.beyond):
-                        waiter.tell(end[0] if end is not None and end[1] else None)
-                        any_moved = True
-        return any_moved
+                        any_news |= waiter.tell(end[0] if end is not None and end[1] else None)
+        return any_news
 
     def _wake_all(self) -> None:
         with self._lock:
@@ -184,11 +183,13 @@ class Waiter:
         self.told = beyond
         self.wake = wake
 
-    def tell(self, number: int | None) -> None:
-        """The place has come to `number`; None: it is over. The same news is told once."""
-        if number is None or number > self.told:
-            self.told = self.told if number is None else number
-            self.wake()
+    def tell(self, number: int | None) -> bool:
+        """The place has come to `number`; None: it is over. The same is told once; whether it was news."""
+        if number is not None and number <= self.told:
+            return False
+        self.told = self.told if number is None else number
+        self.wake()
+        return True
 
 
 class Following:
