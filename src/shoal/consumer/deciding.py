@@ -47,6 +47,8 @@ class Deciding:
         self._is_woken = False
         self._is_busy = False
         """Jobs were begun since the thread by the clock last looked."""
+        self._is_watching = False
+        """The thread by the clock looks in a moment who waits."""
         self._due_s = 0.0
         """When the thread by the clock wakes up by itself."""
 
@@ -85,15 +87,23 @@ class Deciding:
         """Whether it is time for a turn; while there is much to do, it is looked at who waits."""
         with self._changed:
             left_s = max(0.0, self._due_s - time.monotonic())
-            is_busy, self._is_busy = self._is_busy, False
-            pause_s = min(left_s, _MOMENT_S) if is_busy or self._ready else left_s
-            is_woken = self._changed.wait_for(lambda: self._is_woken, pause_s)
-            self._is_woken = False
+            self._is_watching = self._is_busy or bool(self._ready)
+            self._is_busy = False
+            pause_s = min(left_s, _MOMENT_S) if self._is_watching else left_s
+            self._changed.wait_for(
+                lambda: self._is_woken or (self._is_busy and not self._is_watching), pause_s
+            )
+            is_woken, self._is_woken = self._is_woken, False
         return is_woken or time.monotonic() >= self._due_s
 
     def _call_in(self, threads: int) -> None:
         for _ in range(threads):
             self._pool.submit(self._work)
+
+    def _have_watched(self) -> None:
+        """There are jobs behind the one that begins."""
+        with self._changed:
+            self._changed.notify()
 
     def _wake(self) -> None:
         with self._changed:
@@ -113,6 +123,8 @@ class Deciding:
             except IndexError:  # Another was faster.
                 return
             self._is_busy = True
+            if self._ready and not self._is_watching:
+                self._have_watched()
             self._events.put(job())
             del job  # It may hold records.
             self._look()
