@@ -60,6 +60,24 @@ def test_a_save_on_a_row_that_was_forgotten_is_no_success() -> None:
     assert table.row(0).checkpoint == 0
 
 
+@pytest.mark.parametrize("fate", ["ok", "lost"])
+def test_a_counter_that_the_table_forgot_is_not_stated_again(fate: str) -> None:
+    table = MemoryTable()
+    foo, bar = Desk(table, "foo"), Desk(table, "bar")
+    foo.join()
+    bar.join()
+    before = next(row for row in table.instances(GROUP) if row.name == "foo")
+    table.fault = lambda _old, _new: fate
+    foo.beat(0)
+    table.fault = lambda _old, _new: "ok"
+    bar.look((), 0)
+    table.put(before)  # A fail-over to a copy that lagged.
+    foo.beat(5 * TIMEOUT_MS)
+    bar.look((), 5 * TIMEOUT_MS)
+    after = next(row for row in table.instances(GROUP) if row.name == "foo")
+    assert after.stood_ms == 0, "bar has seen nothing of it before"
+
+
 def test_a_table_that_forgets_between_a_look_and_a_draw_gives_no_epoch() -> None:
     table = MemoryTable()
     foo = Desk(table, "foo")

@@ -96,6 +96,9 @@ class LeasedConsumer:
         self._tried: Change | None = None
         self._is_back = False
         self._number = 0
+        self._counted = 0
+        """The highest counter that it ever stated, whether or not that came in: none is stated twice. If the
+        table forgets one, and it came again, whoever had seen it before would take it for standing still."""
         self._held: dict[ShardId, Held] = {}
         self._lettings: dict[ShardId, Letting] = {}
         self._marks: Marks = {}
@@ -174,10 +177,11 @@ class LeasedConsumer:
         ]
 
     def _beaten(self, row: InstanceRow, *, timeout_ms: int, interval_ms: int, is_taking: bool) -> Change:
+        self._counted = max(self._counted, row.counter) + 1
         new = replace(
             row,
             revision=row.revision + 1,
-            counter=row.counter + 1,
+            counter=self._counted,
             timeout_ms=timeout_ms,
             interval_ms=interval_ms,
             stood_ms=0,
