@@ -102,6 +102,8 @@ class LeasedConsumer:
         self._held: dict[ShardId, Held] = {}
         self._lettings: dict[ShardId, Letting] = {}
         self._marks: Marks = {}
+        self._marked = 0
+        """At which number the table had last been found to have forgotten, when the marks were made."""
         self._seen = 0
         self._distrusted = 0
         """Epochs up to this one may have been given twice, by a table that forgot: they are let go of."""
@@ -226,13 +228,20 @@ class LeasedConsumer:
             return ()
         self._forget_former(view)
         me = replace(self.me, former=self._former, is_taking=self.me.is_taking and not is_parting)
-        taker = Taker(
-            me=me, settings=self.settings, seen=self._seen, marks=self._marks, is_parting=is_parting
-        )
+        is_whole = self._remembers_all(view.sequence)
+        marks = self._marks if is_whole else {}
+        taker = Taker(me=me, settings=self.settings, seen=self._seen, marks=marks, is_parting=is_parting)
         looked = look(taker, view, now_ms=now_ms, watch_ms=watch_ms)
-        self._marks = looked.marks
+        # Rows are read before the sequence: those of the look that finds it out may be from before it forgot.
+        self._marks = looked.marks if is_whole else {}
+        self._marked = view.sequence.distrusted
         self._see(view.sequence, *view.rows)
         return looked.changes
+
+    def _remembers_all(self, sequence: SequenceRow) -> bool:
+        """Whether the table has forgotten nothing since the marks were made. What it forgot may come again,
+        the same in value, and would be taken for standing still since it was first seen."""
+        return sequence.number >= self._seen and sequence.distrusted == self._marked
 
     def _is_known(self, view: View) -> bool:
         """Who has no row was expired, or its group was deleted: rows that are gone with it must not be made
