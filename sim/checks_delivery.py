@@ -29,6 +29,8 @@ class Telling:
     """What is before this was declared done."""
     reset: int = 0
     """The reset that it began with, where one goes from row to row."""
+    is_made: bool = False
+    """That reset made the shard's row again, and has not come to it since."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,7 +60,8 @@ class DeliveryChecks:
         self._resets = 0
         self._resetting: dict[int, set[int]] = {}
         """Resets that are under way, and the shards that they are about."""
-        self._given_up: set[int] = set()
+        self._undone: dict[int, Telling] = {}
+        """What such a reset has still to make again: its row was void, and was cleaned up."""
         self._in_reset: dict[int, set[int]] = {}
         """Shard to the resets, which go from row to row, that have not come to it, or never will: given up.
         Several may be under way at once, and each has to come."""
@@ -72,6 +75,7 @@ class DeliveryChecks:
         self._group, self._stream = group, stream
         self._is_in_order = settings.in_order
         self._in_reset.clear()
+        self._undone.clear()
         self._anew.clear()
         self._stories = [
             Story(tellings=[Telling(since=0, start=start, reached=start, done=start)]) for start in starts
@@ -140,8 +144,11 @@ class DeliveryChecks:
     def reset_ends(self, reset: int, *, is_done: bool) -> None:
         """It is done, or was given up, and whoever asked for it was told so."""
         self._resetting.pop(reset, None)
-        if not is_done:
-            self._given_up.add(reset)
+        for shard, telling in list(self._undone.items()):
+            if telling.reset == reset:
+                del self._undone[shard]
+                if is_done:  # It says so, and was to make it again: that is held against it.
+                    self._story(shard).tellings.append(telling)
 
     def begun_anew(self, shard: int, epoch: int, reset: int) -> None:
         """This reset has come to a shard, and makes good what those left that had been given up before."""
@@ -149,23 +156,32 @@ class DeliveryChecks:
         self._in_reset[shard] = {one for one in waiting if one != reset and one in self._resetting}
         self._anew[shard] = epoch
 
-    def forced(self, shard: int, since: int, offset: int, reset: int) -> None:
+    def forced(self, shard: int, since: int, offset: int, reset: int, *, is_made: bool) -> None:
         story = self._story(shard)
         story.planned = None
-        story.tellings.append(Telling(since=since, start=offset, reached=offset, done=offset, reset=reset))
+        self._undone.pop(shard, None)
+        story.tellings.append(
+            Telling(since=since, start=offset, reached=offset, done=offset, reset=reset, is_made=is_made)
+        )
 
     def cleaned(self, claim: Claim) -> None:
-        """A row that a reset made again, and gave up before it came to it, is as if it had not been made.
+        """A row that a reset made again, and that was void before it came to it, is as if it was never made.
 
-        It is void then, and not over: one that is over was cleaned up because it is done.
+        Who cleans it up has looked while rows below it were missing. That may happen to a shard several
+        times, while the reset goes on and after it was given up; one that is not given up makes it again. It
+        is void then, and not over: one that is over was cleaned up because it is done.
         """
         tellings = self._story(claim.shard).tellings
-        is_void = not claim.epoch and claim.state is not ShardState.OVER
-        if is_void and tellings[-1].reset in self._given_up:
+        last = tellings[-1]
+        if last.is_made and not claim.epoch and claim.state is not ShardState.OVER:
             tellings.pop()
+            if last.reset in self._resetting:
+                self._undone[claim.shard] = last
+        last.is_made = False
 
     def forgot(self) -> None:
         """The store may have forgotten forced checkpoints and hand-overs: only the furthest is known."""
+        self._undone.clear()
         for story in self._stories:
             reached = max(telling.reached for telling in story.tellings)
             done = max(telling.done for telling in story.tellings)
