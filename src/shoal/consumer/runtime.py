@@ -16,6 +16,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Final
 
+from shoal.complaints import Complaints
 from shoal.consumer.aside import Aside
 from shoal.consumer.fetching import Budget, DueMs, Fetcher, Found, is_transient
 from shoal.consumer.held import Came, Held
@@ -60,7 +61,8 @@ _REFETCH_MS: Final = 200
 _DRAINED_S: Final = 0.2
 """How often the hub is asked whether the others have come to the end too."""
 _RENEWAL_MS: Final = 50
-"""After a batch found no valid deadline."""
+_RENEWAL_MS_MAX: Final = 500
+"""After a batch found no valid deadline: at once, and when the store has been away for long."""
 _HUNG_MAX: Final = 4
 """Calls of user code that never return, for one shard, before it stands still here and says why."""
 _THREADS_MAX: Final = 1024
@@ -98,6 +100,7 @@ class Runtime:
         self._service, self._member, self._factory, self._options = service, member, factory, options
         self.stats = stats
         self._listener = listener
+        self._complaints = Complaints(_log)
         self._aside = aside
         self._rules = rules
         self._targets = targets
@@ -266,7 +269,7 @@ class Runtime:
         tenure = held.tenure
         with self._lock:
             if came.is_postponed:
-                tenure.postponed(task.lane, boot_ms() + _RENEWAL_MS)
+                tenure.postponed(task.lane, boot_ms() + self._renewal_ms(tenure))
                 self.stats.postponed += 1
             elif came.failure is None:
                 if isinstance(task, Process):
@@ -279,16 +282,25 @@ class Runtime:
                 for action in tenure.raised(task.lane, came.failure, boot_ms(), random.random()):
                     self._carry_out(held, action, [])
 
+    def _renewal_ms(self, tenure: Tenure) -> int:
+        """The longer a deadline has passed, the less often one looks for the next."""
+        lease = self._member.leases.get(tenure.shard)
+        late_ms = 0 if lease is None else boot_ms() - lease.deadline_ms
+        return max(_RENEWAL_MS, min(_RENEWAL_MS_MAX, late_ms // 4))
+
     def _report_failure(self, held: Held, task: Task, failure: Failure, error: BaseException | None) -> None:
         self.stats.failures += 1
-        _log.warning(
+        shard, what = held.tenure.shard, type(task).__name__.lower()
+        is_ours = isinstance(error, ShoalError) and error.retriable
+        self._complaints.warn(
+            (what, shard, failure.kind, failure.text),
             "%s: %s of shard %s raised %s: %s",
             self._member.name,
-            type(task).__name__.lower(),
-            held.tenure.shard,
+            what,
+            shard,
             failure.kind,
             failure.text,
-            exc_info=error,
+            exc_info=None if is_ours else error,  # Where a store that is away was met says nothing.
         )
 
     def _show_blocks(self) -> None:
@@ -371,7 +383,9 @@ class Runtime:
             try:
                 self._stream = self._service.describe_stream(self._member.stream)
             except ShoalError as error:
-                _log.warning("%s opens shard %s: %s", self._member.name, shard, error)
+                self._complaints.warn(
+                    ("opens", shard), "%s opens shard %s: %s", self._member.name, shard, error
+                )
                 return True  # Nobody knows yet; it is asked again in a moment.
         before = {*ancestors(self._stream.shards, shard), shard}
         others = [other for other in self._all() if other is not held and other.tenure.shard in before]
@@ -422,6 +436,10 @@ class Runtime:
         tenure = held.tenure
         wanted = tenure.wanted
         if wanted is not None and (wanted.lane is not None or not held.is_idle):
+            if not self._member.may_act(tenure.shard, tenure.epoch):
+                # The store is away, and the membership asks for it: not every shard has to.
+                tenure.fetch_failed(boot_ms() + _REFETCH_MS)
+                return
             if wanted.lane is None:
                 allowed = self._budget.allowance(tenure.queued_bytes, len(self.held))
             else:
@@ -461,7 +479,13 @@ class Runtime:
                     )
                 case ShoalError() if is_transient(found) or isinstance(found, OffsetExpired):
                     self.stats.fetch_errors += 1
-                    _log.warning("%s reads shard %s: %s", self._member.name, tenure.shard, found)
+                    self._complaints.warn(
+                        ("reads", tenure.shard, type(found)),
+                        "%s reads shard %s: %s",
+                        self._member.name,
+                        tenure.shard,
+                        found,
+                    )
                     tenure.fetch_failed(boot_ms() + _REFETCH_MS)
                 case ShoalError():
                     self._fail(found)
@@ -539,7 +563,7 @@ class Runtime:
         try:
             is_drained = self._drained(here)
         except ShoalError as error:
-            _log.warning("%s asks whether all is drained: %s", self._member.name, error)
+            self._complaints.warn("drained", "%s asks whether all is drained: %s", self._member.name, error)
         self.post(partial(self._heard_if_drained, is_drained))
 
     def _heard_if_drained(self, is_drained: bool) -> None:
