@@ -52,6 +52,7 @@ class Complaints:
         if now_s - heard.said_s < heard.pause_s:
             heard.untold += 1
             return
-        heard.pause_s = min(heard.pause_s * 2, _LONGEST_S)
+        # By how long it has really been: what comes once a minute gets rarer, too.
+        heard.pause_s = min(2 * (now_s - heard.said_s), _LONGEST_S)
         untold, heard.untold, heard.said_s = heard.untold, 0, now_s
         self._log.warning(f"{text} (and %d times more since)", *values, untold, exc_info=exc_info)

@@ -33,7 +33,7 @@ SHARDS, RECORDS, LATER = 4, 4000, 10
 """Of each shard before the outage: more than can be done in it at the pace of the workers; and after it."""
 SHARE_MAX: Final = 0.1
 """Of a core, of each process, while it waits."""
-LINES_MAX: Final = 40
+LINES_MAX: Final = 60
 """In the log of each process, however long it takes."""
 
 
@@ -141,7 +141,7 @@ def test_workers_wait_for_a_database_that_is_long_away_and_go_on_where_they_were
         assert [hub.describe_group(STREAM, group).lag for group in GROUPS] == [0, 0]
         acts = crew.acts()
         moved = [
-            note for group in GROUPS for _, note in hub.group_history(STREAM, group) if note.kind == "expire"
+            note for group in GROUPS for _, note in hub.group_history(STREAM, group) if note.kind == "expired"
         ]
 
     for group in GROUPS:

@@ -18,12 +18,12 @@ class Told:
         self._caplog = caplog
         self.complaints = Complaints(LOG, lambda: self.now_s)
 
-    def go_on(self, about: str, for_s: float) -> list[str]:
+    def go_on(self, about: str, for_s: float, every_s: float = EVERY_S) -> list[str]:
         """Complain every so often; what was said."""
         self._caplog.clear()
-        for _ in range(round(for_s / EVERY_S)):
+        for _ in range(round(for_s / every_s)):
             self.complaints.warn(about, "%s is away", about)
-            self.now_s += EVERY_S
+            self.now_s += every_s
         return [record.getMessage() for record in self._caplog.records]
 
 
@@ -40,6 +40,10 @@ def test_ten_minutes_of_the_same_are_a_few_lines_that_count_the_others(told: Tol
         "store is away (and 9 times more since)",
     ]
     assert len(said) == 10
+
+
+def test_what_comes_once_a_minute_gets_rarer_too(told: Told) -> None:
+    assert len(told.go_on("store", 600, every_s=60)) == 4
 
 
 def test_what_is_new_is_said_at_once_whatever_else_goes_wrong(told: Told) -> None:

@@ -589,7 +589,10 @@ class Runtime:
             try:
                 held.persist()
             except ShoalError as error:
-                _log.warning("%s saves shard %s: %s", self._member.name, held.tenure.shard, error)
+                shard = held.tenure.shard
+                self._complaints.warn(
+                    ("saves", shard), "%s saves shard %s: %s", self._member.name, shard, error
+                )
 
     # --- The end. ------------------------------------------------------------------------------------
 
