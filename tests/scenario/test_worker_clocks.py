@@ -56,7 +56,7 @@ class Line:
 
 def lines_of(log: Path) -> list[Line]:
     found = []
-    for text in log.read_text().splitlines() if log.exists() else ():
+    for text in log.read_text().split("\n")[:-1] if log.exists() else ():  # The last may be half a line yet.
         kind, at, pid, shard, epoch, rest = text.split(" ")
         found.append(Line(int(at), kind, int(pid), int(shard), int(epoch), rest))
     return sorted(found)

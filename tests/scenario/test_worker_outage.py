@@ -68,7 +68,7 @@ class Crew:
     def acts(self) -> list[Act]:
         found = []
         for path in self._folder.glob("*.acts"):
-            for text in path.read_text().splitlines():
+            for text in path.read_text().split("\n")[:-1]:  # The last may be half a line yet.
                 kind, *numbers = text.split(" ")
                 found.append(Act(int(numbers[0]), kind, path.stem[:-2], *map(int, numbers[1:])))
         return sorted(found)
