@@ -17,6 +17,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Final, assert_never
 
+from shoal.complaints import Complaints
 from shoal.consumer.aside import Aside
 from shoal.consumer.deciding import Deciding, Event, Job
 from shoal.consumer.fetching import DueMs, Fetcher, Found
@@ -83,6 +84,7 @@ class Runtime:
         self._service, self._member, self._factory, self._options = service, member, factory, options
         self.stats = stats
         self._listener = listener
+        self._complaints = Complaints(_log)
         self._aside = aside
         self._drained, self._over = drained, over
         self._lock = threading.RLock()
@@ -206,7 +208,7 @@ class Runtime:
         try:
             self._shards = self._service.describe_stream(self._member.stream).shards
         except ShoalError as error:
-            _log.warning("%s looks at its stream: %s", self._member.name, error)
+            self._complaints.warn("looks", "%s looks at its stream: %s", self._member.name, error)
 
     def _carry_out(self, wanted: Sequence[Order]) -> None:
         for order in wanted:
@@ -273,7 +275,9 @@ class Runtime:
                 )
             case orders.ReadFailed(error=error):
                 self.stats.fetch_errors += 1
-                _log.warning("%s reads shard %s: %s", name, shard, error)
+                self._complaints.warn(
+                    ("reads", shard, type(error)), "%s reads shard %s: %s", name, shard, error
+                )
 
     # --- User code. ----------------------------------------------------------------------------------
 
@@ -320,7 +324,7 @@ class Runtime:
         self._touched[tenure] = None
         with self._lock:
             if came.is_postponed:
-                self._crew.postponed(tenure, task, boot_ms())
+                self._crew.postponed(tenure, task, boot_ms(), self._late_ms(tenure))
                 self.stats.postponed += 1
             elif came.failure is None:
                 if isinstance(task, Process):
@@ -333,16 +337,24 @@ class Runtime:
                 wanted = self._crew.raised(tenure, task, came.failure, boot_ms(), random.random())
         self._carry_out(wanted)
 
+    def _late_ms(self, tenure: Tenure) -> int:
+        """For how long there has been no valid deadline."""
+        lease = self._member.leases.get(tenure.shard)
+        return 0 if lease is None else max(0, boot_ms() - lease.deadline_ms)
+
     def _report_failure(self, held: Held, task: Task, failure: Failure, error: BaseException | None) -> None:
         self.stats.failures += 1
-        _log.warning(
+        shard, what = held.tenure.shard, type(task).__name__.lower()
+        is_ours = isinstance(error, ShoalError) and error.retriable
+        self._complaints.warn(
+            (what, shard, failure.kind, failure.text),
             "%s: %s of shard %s raised %s: %s",
             self._member.name,
-            type(task).__name__.lower(),
-            held.tenure.shard,
+            what,
+            shard,
             failure.kind,
             failure.text,
-            exc_info=error,
+            exc_info=None if is_ours else error,  # Where a store that is away was met says nothing.
         )
 
     def _tell(self, what: str, tenure: Tenure) -> None:
@@ -361,7 +373,17 @@ class Runtime:
 
     def _read(self, tenure: Tenure, wanted: Fetch, bytes_max: int) -> Event:
         """In a thread of the pool."""
+        if not self._member.may_act(tenure.shard, tenure.epoch):
+            # The store is away, and the membership asks for it: not every shard has to.
+            return partial(self._not_read, tenure)
         return partial(self._found, tenure, wanted, self._fetcher.read(tenure, wanted, bytes_max))
+
+    def _not_read(self, tenure: Tenure) -> None:
+        self._touched[tenure] = None
+        self._reading -= 1
+        self._begin_reads()
+        with self._lock:
+            self._crew.not_read(tenure, boot_ms())
 
     def _found(self, tenure: Tenure, wanted: Fetch, found: Found | ShoalError) -> None:
         follows: list[Order] = []
@@ -425,7 +447,9 @@ class Runtime:
             try:
                 held.persist()
             except ShoalError as error:
-                _log.warning("%s saves shard %s: %s", self._member.name, shard, error)
+                self._complaints.warn(
+                    ("saves", shard), "%s saves shard %s: %s", self._member.name, shard, error
+                )
 
     def _ask_if_drained(self, here: Sequence[ShardId]) -> None:
         """Others wait for what is saved here, as this one does for theirs."""
@@ -435,7 +459,7 @@ class Runtime:
         try:
             is_drained = self._drained(here)
         except ShoalError as error:
-            _log.warning("%s asks whether all is drained: %s", self._member.name, error)
+            self._complaints.warn("drained", "%s asks whether all is drained: %s", self._member.name, error)
         self._deciding.post(partial(self._heard_if_drained, is_drained))
 
     def _heard_if_drained(self, is_drained: bool) -> None:

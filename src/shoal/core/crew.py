@@ -51,7 +51,8 @@ _REFETCH_MS: Final = 200
 _DRAINED_MS: Final = 200
 """How often the hub is asked whether the others have come to the end too."""
 _RENEWAL_MS: Final = 50
-"""After a batch found no valid deadline."""
+_RENEWAL_MS_MAX: Final = 500
+"""After a batch found no valid deadline: at once, and when the store has been away for long."""
 _HUNG_MAX: Final = 4
 """Calls of user code that never return, for one shard, before it stands still here and says why."""
 
@@ -296,6 +297,10 @@ class Crew:
             return [ReadFailed(tenure=tenure, error=error)]
         return [Fail(error=error), *self.stop(now_ms)]
 
+    def not_read(self, tenure: Tenure, now_ms: int) -> None:
+        """There was no valid deadline to read under."""
+        tenure.fetch_failed(now_ms + _REFETCH_MS)
+
     def moved(self, shard: ShardId) -> None:
         """There is something new in it."""
         if shard in self.held:
@@ -303,9 +308,12 @@ class Crew:
 
     # --- User code. ----------------------------------------------------------------------------------
 
-    def postponed(self, tenure: Tenure, task: Task, now_ms: int) -> None:
-        """There was no valid deadline: it is begun anew in a moment, if there is one then."""
-        tenure.postponed(task.lane, now_ms + _RENEWAL_MS)
+    def postponed(self, tenure: Tenure, task: Task, now_ms: int, late_ms: int = 0) -> None:
+        """There was no valid deadline: it is begun anew in a moment, if there is one then.
+
+        `late_ms`: for how long there has been none. The longer, the less often it is looked for.
+        """
+        tenure.postponed(task.lane, now_ms + max(_RENEWAL_MS, min(_RENEWAL_MS_MAX, late_ms // 4)))
 
     def returned(self, tenure: Tenure, task: Task, back_to: int | None = None) -> None:
         """See Tenure."""

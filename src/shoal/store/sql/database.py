@@ -99,10 +99,17 @@ class Database:
 
     @contextmanager
     def listening(self, companion: Closeable) -> Iterator[None]:
-        """For something with its own connection: no fork while inside, and it is closed before one."""
-        with self._gate.passed():
+        """For something with its own connection: no fork while inside, and it is closed before one.
+
+        It is closed after a fault, too: a connection that broke would stay broken when the database is back.
+        """
+        with self._gate.passed(), self._named_faults():
             self._companions.add(companion)
-            yield
+            try:
+                yield
+            except BaseException:
+                companion.close()
+                raise
 
     def close(self) -> None:
         """Refuse further transactions, wait for those under way, close the connections."""

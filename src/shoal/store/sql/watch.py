@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
+from shoal.complaints import Complaints
 from shoal.core.errors import HubClosed, StoreError
 from shoal.core.reading import has_moved
 from shoal.forks import renew_in_child
@@ -42,6 +43,7 @@ class Watch:
     def __init__(self, database: Database, look: Look) -> None:
         self._database = database
         self._places_now = look
+        self._complaints = Complaints(_log)
         self.renew()
         renew_in_child(self)
 
@@ -146,7 +148,9 @@ class Watch:
             self._wake_all()
             time.sleep(_BROKEN_S)
         except Exception as error:  # noqa: BLE001 - a thread's top; drivers raise what they like here
-            _log.warning("watching %s: %s", self._database.dialect.description, error)
+            self._complaints.warn(
+                type(error).__name__, "watching %s: %s", self._database.dialect.description, error
+            )
             hints.close()
             self._wake_all()
             time.sleep(_BROKEN_S)
