@@ -77,9 +77,7 @@ class DeliveryChecks:
         self._in_reset.clear()
         self._undone.clear()
         self._anew.clear()
-        self._stories = [
-            Story(tellings=[Telling(since=0, start=start, reached=start, done=start)]) for start in starts
-        ]
+        self._stories = [Story(tellings=[self._telling(0, start)]) for start in starts]
 
     def updated(self, settings: GroupSettings) -> None:
         """Once a group was not in order, shards that have overtaken their parents stay where they are."""
@@ -123,6 +121,9 @@ class DeliveryChecks:
         telling = story.at(epoch)
         telling.done = max(telling.done, offset)
 
+    def written(self, before: Claim, after: Claim, epoch: int) -> None:
+        """An owner saved a checkpoint, showing this epoch. What may be in it is `checks_records`' to say."""
+
     def let_go(self, before: Claim, *, is_planned: bool) -> None:
         """A holder is gone from a shard: by itself, or because it was silent, forced or reset."""
         story = self._story(before.shard)
@@ -160,9 +161,7 @@ class DeliveryChecks:
         story = self._story(shard)
         story.planned = None
         self._undone.pop(shard, None)
-        story.tellings.append(
-            Telling(since=since, start=offset, reached=offset, done=offset, reset=reset, is_made=is_made)
-        )
+        story.tellings.append(self._telling(since, offset, reset, is_made=is_made))
 
     def cleaned(self, claim: Claim) -> None:
         """A row that a reset made again, and that was void before it came to it, is as if it was never made.
@@ -202,8 +201,11 @@ class DeliveryChecks:
 
     def _story(self, shard: int) -> Story:
         while shard >= len(self._stories):  # Born after the group was made: read from its first offset.
-            self._stories.append(Story(tellings=[Telling(since=0, start=0, reached=0, done=0)]))
+            self._stories.append(Story(tellings=[self._telling(0, 0)]))
         return self._stories[shard]
+
+    def _telling(self, since: int, start: int, reset: int = 0, *, is_made: bool = False) -> Telling:
+        return Telling(since=since, start=start, reached=start, done=start, reset=reset, is_made=is_made)
 
     def _check_ancestors(self, shard: int, epoch: int, row: Shard) -> None:
         assert self._stream is not None
@@ -215,6 +217,12 @@ class DeliveryChecks:
             waiting.extend(older for older in parent.parents if older not in seen)
             seen.update(parent.parents)
             telling = self._story(ancestor).at(epoch)
-            if parent.is_open or max(telling.done, telling.start) < parent.next_offset:
+            done = self._done_to(telling, parent)
+            if parent.is_open or done < parent.next_offset:
                 text = f"shard {shard} at {epoch} is handed out, its ancestor {ancestor} is done to"
-                raise Violation("3", f"{text} {telling.done} of {parent.next_offset}")
+                raise Violation("3", f"{text} {done} of {parent.next_offset}")
+
+    def _done_to(self, telling: Telling, row: Shard) -> int:
+        """All before this was declared done, or was not to be read."""
+        del row
+        return max(telling.done, telling.start)

@@ -7,13 +7,14 @@ everything and looks for the group of that name anew; one that is barred stays a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Final
 
 from shoal.core.errors import NameTaken, NotOwner, ShoalError, StoreUnavailable, UnknownConsumer, UnknownGroup
 from shoal.core.group import GroupSettings
+from shoal.core.holding import Lease
 from shoal.core.lease import Change, LeaseRow, check_epoch, numbered
 from shoal.core.leasing import LeasedConsumer, Outcome, Told
 from shoal.core.model import Shard, ShardId
@@ -52,6 +53,10 @@ class LeasedSeat:
     @property
     def group(self) -> int:
         return 0 if self._table is None else self._table.rows.id
+
+    @property
+    def leases(self) -> Mapping[ShardId, Lease]:
+        return {} if self._member is None else self._member.leases
 
     def start(self, lessee: Lessee) -> None:
         self._lessee = lessee

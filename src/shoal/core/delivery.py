@@ -389,6 +389,9 @@ class Tenure:
                 if piece.due_ms > now_ms:
                     lane.due_ms = piece.due_ms
                     return None
+                if lane.done >= lane.handed:
+                    # Nothing of the lane lies before it: the checkpoint must not fall back to where it was.
+                    lane.done = max(lane.done, piece.first)
                 lane.handed = max(lane.handed, piece.next)
                 return Process(lane=lane.number, piece=piece, attempt=lane.attempts + 1)
             case Phase.STOPPING if lane.is_ready and not lane.is_shut:

@@ -9,7 +9,6 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
 from shoal.core.retry import NO_STREAK, Streak
 from shoal.core.tasks import Failure, Piece, SetAside, Task
@@ -69,10 +68,10 @@ class Lane:
     @property
     def owes_from(self) -> int | None:
         """Below this all of its records are done; None: all that came for it is."""
-        if self.done < self.handed or self.missing is not None:
+        if self.done < self.handed:
             return self.done
-        # At the head is what runs now; it may be declared done already.
-        left = (piece for piece in islice(self.queue, 2) if piece.next > self.done)
+        # At the head may be what is done and wanted again; what comes behind it was never handed out.
+        left = (piece for piece in self.queue if piece.next > self.done)
         return next((max(self.done, piece.first) for piece in left), None)
 
 
