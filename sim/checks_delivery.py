@@ -130,12 +130,18 @@ class DeliveryChecks:
         is_current = before.restart is None and before.owner_epoch == before.epoch
         story.planned = before.owner_epoch if is_planned and is_current else None
 
-    def reset_begins(self, shards: Iterable[int]) -> int:
-        """These are to begin anew, one after the other: until then they do not wait for their ancestors."""
+    def reset_begins(self) -> int:
+        """One that goes from row to row."""
         self._resets += 1
-        self._resetting[self._resets] = set(shards)
-        self.reset_begins_again(self._resets)
+        self._resetting[self._resets] = set()
         return self._resets
+
+    def reset_concerns(self, reset: int, shards: Iterable[int]) -> None:
+        """These are to begin anew, one after the other: until then they do not wait for their ancestors. They
+        may become more, by splits and merges, while it goes on."""
+        for shard in set(shards) - self._resetting[reset]:
+            self._resetting[reset].add(shard)
+            self._in_reset.setdefault(shard, set()).add(reset)
 
     def reset_begins_again(self, reset: int) -> None:
         """After it has made a row it goes to all of them once more: until then nothing has been promised."""
@@ -145,6 +151,9 @@ class DeliveryChecks:
     def reset_ends(self, reset: int, *, is_done: bool) -> None:
         """It is done, or was given up, and whoever asked for it was told so."""
         self._resetting.pop(reset, None)
+        if is_done:  # What it did not come to has no row yet: its first one waits as any other does.
+            for waiting in self._in_reset.values():
+                waiting.discard(reset)
         for shard, telling in list(self._undone.items()):
             if telling.reset == reset:
                 del self._undone[shard]
