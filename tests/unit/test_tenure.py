@@ -29,6 +29,7 @@ from shoal.core.tasks import (
     ShutDown,
     StopWorker,
 )
+from tests.unit.reference_cases import ours
 
 ODD = Failure(kind="ValueError", text="odd")
 AWAY = Failure(kind="ConnectionError", text="away", is_outage=True)
@@ -97,6 +98,7 @@ def process(made: Tenure, now_ms: int = 0) -> list[int]:
 # --- Phases. -----------------------------------------------------------------------------------------
 
 
+@ours("S17")
 def test_a_shard_waits_initializes_processes_stops_and_completes() -> None:
     made = tenure()
     assert begun(made) == []
@@ -296,6 +298,7 @@ def test_a_shutdown_that_raises_had_its_chance(reason: Reason) -> None:
     assert begun(made) == [Release(checkpoint=2)]
 
 
+@ours("S17 a lost lease is shut down at once, without rights")
 def test_one_that_is_lost_saves_nothing_and_releases_nothing() -> None:
     made = processing()
     give(made, [0, 1])
