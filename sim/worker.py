@@ -7,7 +7,9 @@ turn.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from shoal.core import orders
 from shoal.core.crew import Crew
@@ -38,12 +40,17 @@ from sim.stage import Stage
 from sim.user_code import Raised, UserCode
 from sim.worker_swarm import RECORD_BYTES, WorkerSwarm
 
+RECENT: Final = 6
+"""So far user code may go back."""
+
 
 class Held:
     """A tenure with what the rules do not hold."""
 
     def __init__(self, tenure: Tenure, hand: Hand) -> None:
         self.tenure, self.hand = tenure, hand
+        self.recent = [deque[int](maxlen=RECENT) for _ in tenure.lanes]
+        """What each lane was given lately."""
         self.persisting: Future | None = None
         """A save is on its way; others wait for it."""
 
@@ -338,11 +345,13 @@ class Worker:
             self._crew.returned(held.tenure, task)
         self.stir()
 
-    def give(self, held: Held, lane: int, offsets: list[int]) -> None:
+    def give(self, held: Held, lane: int, offsets: list[int], *, is_begun: bool) -> None:
         """See Checkpointer."""
         tenure = held.tenure
-        if not self._seat.may_act(tenure.shard, tenure.epoch):
+        is_checked = not is_begun or "deadline is not checked within a batch" not in self._stage.switches
+        if is_checked and not self._seat.may_act(tenure.shard, tenure.epoch):
             raise LeaseLost(shard=tenure.shard, epoch=tenure.epoch)
+        held.recent[lane].extend(offsets)
         if offsets:
             self._stage.facts.reached(held.hand, lane, offsets)
 
@@ -414,9 +423,16 @@ class Lane:
 
     def __init__(self, worker: Worker, held: Held, lane: int) -> None:
         self._worker, self._held, self._lane = worker, held, lane
+        self._is_begun = False
+        """Records were given in this call already."""
 
     def give(self, offsets: list[int]) -> None:
-        self._worker.give(self._held, self._lane, offsets)
+        self._worker.give(self._held, self._lane, offsets, is_begun=self._is_begun)
+        self._is_begun = True
+
+    @property
+    def recent(self) -> Sequence[int]:
+        return self._held.recent[self._lane]
 
     def save(self, offset: int | None, *, persist: bool) -> Steps[None]:
         yield 1
