@@ -32,13 +32,18 @@ def reset(
     positions: dict[int, int],
     before_step: Callable[[], None] = lambda: None,
     settings: GroupSettings = SETTINGS,
+    *,
+    seen_first: Shards | None = None,
 ) -> tuple[list[ShardId], list[Change]]:
     """As the hub does it; which descendants had been read, and what was done."""
     wanted = {ShardId(shard): offset for shard, offset in positions.items()}
-    resetting = Resetting("hub.1", group=GROUP, settings=settings, shards=shards, positions=wanted, starts={})
+    resetting = Resetting(
+        "hub.1", group=GROUP, settings=settings, shards=seen_first or shards, positions=wanted, starts={}
+    )
     done: list[Change] = []
     for _ in range(20):
         rows = table.list(GROUP)
+        resetting.see(shards)
         changes = resetting.plan(rows, draw(table, GROUP, resetting.numbers_max))
         if not changes:
             return resetting.had_been_read, done
@@ -82,6 +87,13 @@ def test_what_was_cleaned_up_is_made_again_and_everything_below_it_waits() -> No
     assert born == [1, 0], "children before parents"
     foo.look(shards, 3)
     assert foo.closing == [2, 3, 4]
+
+
+def test_a_reset_knows_of_shards_that_were_split_consumed_and_cleaned_up_since_it_was_asked_for() -> None:
+    table, shards, _, _ = grown()
+    read, _ = reset(table, shards, {0: 3}, seen_first=shards[:1])
+    assert read == [1, 2, 3, 4]
+    check_begun_anew(table, shards, 3)
 
 
 def test_consumers_go_through_it_again_and_end_where_they_were() -> None:

@@ -48,7 +48,7 @@ class Resetting:
     ) -> None:
         """`holder`: a name that nobody else has, now or ever. `starts`: where the group began in shards that
         were there; others begin at 0."""
-        self._settings, self._shards, self._positions, self._starts = settings, shards, positions, starts
+        self._settings, self._positions, self._starts = settings, positions, starts
         self._nobody = InstanceRow(
             group=group,
             name="hub",
@@ -56,9 +56,18 @@ class Resetting:
             timeout_ms=settings.timeout_ms,
             interval_ms=default_interval_ms(settings.timeout_ms),
         )
-        self._family = lineage_of(shards, positions)
         self._reset: set[ShardId] = set()
         self._read: set[ShardId] = set()
+        self.see(shards)
+
+    def see(self, shards: Sequence[Shard]) -> None:
+        """The stream, looked at after the rows of the next plan.
+
+        It may have been split since it was last seen, and its shards may have been consumed and cleaned up:
+        without them, what is named would seem to have no heirs, and once made it would be cleaned up too.
+        """
+        self._shards = shards
+        self._family = lineage_of(shards, self._positions)
 
     @property
     def numbers_max(self) -> int:

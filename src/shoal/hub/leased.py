@@ -87,6 +87,7 @@ class LeasedGroups:
         )
         for _ in range(STEP_TRIES_MAX):
             rows = table.list(key)
+            resetting.see(self._seen(stream).shards)
             changes = resetting.plan(rows, draw(table, key, resetting.numbers_max))
             done = list(takewhile(partial(_is_done, table), changes))
             for change in done:
@@ -95,6 +96,10 @@ class LeasedGroups:
             if not changes:
                 return resetting.had_been_read
         raise StoreBusy(f"rows of {group.name} change faster than we can follow", 0.0)
+
+    def _seen(self, stream: StreamInfo) -> StreamInfo:
+        """As it is now."""
+        return self._store.load_stream_by_id(stream.id) or stream
 
     def _record(self, group: Group, done: Sequence[Change], why: str) -> None:
         notes = [note for change in done if (note := noted(change, "")) is not None]
