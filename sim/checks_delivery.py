@@ -133,6 +133,12 @@ class DeliveryChecks:
         self.reset_begins_again(self._resets)
         return self._resets
 
+    def reset_widens(self, reset: int, shards: Iterable[int]) -> None:
+        """The stream was split meanwhile: these are to begin anew too."""
+        for shard in set(shards) - self._resetting.get(reset, set()):
+            self._resetting.setdefault(reset, set()).add(shard)
+            self._in_reset.setdefault(shard, set()).add(reset)
+
     def reset_begins_again(self, reset: int) -> None:
         """After it has made a row it goes to all of them once more: until then nothing has been promised."""
         for shard in self._resetting.get(reset, ()):

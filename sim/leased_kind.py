@@ -82,21 +82,31 @@ class LeasedKind:
             positions=positions,
             starts=table.rows.starts,
         )
-        concerned = lineage_of(shards, positions) if settings.in_order else set(positions)
-        table.reset = self._stage.facts.delivery.reset_begins(concerned)
+        table.reset = self._stage.facts.delivery.reset_begins(
+            _concerned(shards, positions, in_order=settings.in_order)
+        )
         is_done = False
         try:
-            yield from self._reset(table, resetting, positions)
+            yield from self._reset(table, resetting, positions, settings)
             is_done = True
         finally:
             self._stage.facts.delivery.reset_ends(table.reset, is_done=is_done)
 
     def _reset(
-        self, table: LeaseTable, resetting: Resetting, positions: Mapping[ShardId, int]
+        self,
+        table: LeaseTable,
+        resetting: Resetting,
+        positions: Mapping[ShardId, int],
+        settings: GroupSettings,
     ) -> Steps[None]:
         for _ in range(TRIES):
             since = self._stage.store.failovers
             rows = yield from table.read(lambda rows: list(rows.leases.values()))
+            shards = yield from self._stage.store.read(self._admin, self._shards)
+            resetting.see(shards)
+            self._stage.facts.delivery.reset_widens(
+                table.reset, _concerned(shards, positions, in_order=settings.in_order)
+            )
             numbers = yield from table.draw(resetting.numbers_max)
             changes = resetting.plan(rows, numbers)
             if not changes:
@@ -143,3 +153,8 @@ class LeasedKind:
     def _shards(self) -> tuple[Shard, ...]:
         assert self._stage.store.stream is not None
         return self._stage.store.stream.shards
+
+
+def _concerned(shards: Sequence[Shard], positions: Mapping[ShardId, int], *, in_order: bool) -> set[ShardId]:
+    """What a reset begins anew."""
+    return set(lineage_of(shards, positions)) if in_order else set(positions)

@@ -71,6 +71,12 @@ class UserCode:
             return self._rng.choice(checkpointer.recent)
         return None
 
+    def told_nothing(self, checkpointer: Checkpointer) -> int | None:
+        """There is nothing new: a good time to go back."""
+        if checkpointer.recent and self._is_so(self._swarm.goes_back):
+            return self._rng.choice(checkpointer.recent)
+        return None
+
     def _take_whole(self, shard: ShardId, piece: Piece, checkpointer: Checkpointer) -> Steps[None]:
         checkpointer.give(list(piece.offsets))
         yield self._duration()

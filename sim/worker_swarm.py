@@ -11,9 +11,9 @@ from shoal.core.crew import CrewRules
 from shoal.core.retry import Backoff, FailureRules, Policy
 from sim.swarm import Swarm
 
-NOT_WORKERS: Final = frozenset({"fork", "recreate group", "recreate stream", "forget"})
-"""What is not in these worlds. A fork leaves no threads behind; a worker whose group is deleted ends; and
-what a store forgot cannot be told of single records."""
+NOT_WORKERS: Final = frozenset({"fork", "forget"})
+"""What is not in these worlds. A fork leaves no threads behind; and what a store forgot cannot be told of
+single records."""
 
 RECORD_BYTES: Final = 10
 
