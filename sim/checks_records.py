@@ -93,6 +93,8 @@ class RecordChecks(DeliveryChecks):
             self._check_alone(hand)
 
     def _check_alone(self, hand: Hand) -> None:
+        if hand.group != self._group:
+            return
         family = self._family(hand.shard)
         for other, work in self._work.items():
             # One that came later, where there is no order between shards, may have begun first.
@@ -138,6 +140,8 @@ class RecordChecks(DeliveryChecks):
 
     def went_back(self, hand: Hand, lane: int, offset: int) -> None:
         """User code of a lane returned an offset: what it has had from there on comes before the rest."""
+        if hand.group != self._group:
+            return
         assert self._stream is not None
         work = self._of(hand)
         wanted = {

@@ -6,6 +6,7 @@ happen to it is a fact for the checkers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from shoal.core.model import ShardId
@@ -29,6 +30,10 @@ class Checkpointer(Protocol):
 
     def give(self, offsets: list[int]) -> None:
         """Take these records now; raises LeaseLost if that may not be."""
+
+    @property
+    def recent(self) -> Sequence[int]:
+        """What it was given lately, in the same tenure."""
 
     def save(self, offset: int | None, *, persist: bool) -> Steps[None]:
         """Declare done all below; None: all that it came back from."""
@@ -63,7 +68,13 @@ class UserCode:
         if is_saving:
             yield from checkpointer.save(piece.next, persist=self._rng.random() < self._swarm.persists)
         if self._is_so(self._swarm.goes_back):
-            return self._rng.choice(list(piece.offsets))
+            return self._rng.choice(checkpointer.recent)
+        return None
+
+    def told_nothing(self, checkpointer: Checkpointer) -> int | None:
+        """There is nothing new: a good time to go back."""
+        if checkpointer.recent and self._is_so(self._swarm.goes_back):
+            return self._rng.choice(checkpointer.recent)
         return None
 
     def _take_whole(self, shard: ShardId, piece: Piece, checkpointer: Checkpointer) -> Steps[None]:

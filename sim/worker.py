@@ -7,12 +7,14 @@ turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from shoal.core import orders
 from shoal.core.crew import Crew
 from shoal.core.delivery import Tenure
-from shoal.core.errors import Fenced, LeaseLost, NotOwner, ShoalError
+from shoal.core.errors import Fenced, LeaseLost, NotOwner, ShoalError, UnknownGroup
 from shoal.core.holding import Lease
 from shoal.core.model import Shard, ShardId
 from shoal.core.orders import Order, What
@@ -35,15 +37,21 @@ from sim.loop import Process as Life
 from sim.places import Places
 from sim.seat import Seat
 from sim.stage import Stage
+from sim.stream import NAME, Stream
 from sim.user_code import Raised, UserCode
 from sim.worker_swarm import RECORD_BYTES, WorkerSwarm
+
+RECENT: Final = 6
+"""So far user code may go back."""
 
 
 class Held:
     """A tenure with what the rules do not hold."""
 
-    def __init__(self, tenure: Tenure, hand: Hand) -> None:
-        self.tenure, self.hand = tenure, hand
+    def __init__(self, tenure: Tenure, hand: Hand, stream: Stream) -> None:
+        self.tenure, self.hand, self.stream = tenure, hand, stream
+        self.recent = [deque[int](maxlen=RECENT) for _ in tenure.lanes]
+        """What each lane was given lately."""
         self.persisting: Future | None = None
         """A save is on its way; others wait for it."""
 
@@ -75,7 +83,8 @@ class Worker:
         """(Shard, epoch) to the group and the incarnation that it was given to."""
         self._wake = Future(stage.loop)
         self._error: ShoalError | None = None
-        self._is_barred = False
+        self._group = 0
+        """The group that it joined first."""
 
     @property
     def incarnation(self) -> str:
@@ -126,7 +135,6 @@ class Worker:
         self.stir()
 
     def barred(self) -> None:
-        self._is_barred = True
         self._carry_out(self._crew.stop(self._now_ms()))
         self.stir()
 
@@ -135,7 +143,7 @@ class Worker:
     def _decide(self) -> Steps[None]:
         while not self._crew.is_finished:
             self._wake = wake = Future(self._stage.loop)
-            leases = dict(self._seat.leases)
+            leases = self._leases()
             if self._crew.wants_lineage(leases, self._shards):
                 yield from self._see_shards()
             self._see_news()
@@ -147,6 +155,15 @@ class Worker:
                 yield wake
         yield from self._end()
 
+    def _leases(self) -> Mapping[ShardId, Lease]:
+        """What it holds of the group that it joined. One that is gone ends the worker."""
+        self._group = self._group or self._seat.group
+        if self._seat.group == self._group:
+            return dict(self._seat.leases)
+        self._error = self._error or UnknownGroup(stream=str(NAME), group=str(self._group))
+        self._carry_out(self._crew.stop(self._now_ms()))
+        return {}
+
     def _see_shards(self) -> Steps[None]:
         stream = self._stage.store.stream
         assert stream is not None
@@ -157,10 +174,8 @@ class Worker:
 
     def _see_news(self) -> None:
         """What a watch over the stream would tell."""
-        stream = self._stage.store.stream
-        assert stream is not None
         for shard, tenure in self._crew.held.items():
-            row = stream.shards[shard]
+            row = self._held[tenure].stream.shards[shard]
             if tenure.is_idle and (row.next_offset > tenure.fetched or not row.is_open):
                 self._crew.moved(shard)
 
@@ -168,8 +183,8 @@ class Worker:
         """Once the world has healed, nothing that was processed stays unsaved: another thread sees to it."""
         if self._stage.is_healed:
             for tenure in self._crew.held.values():
-                if tenure.phase is Phase.PROCESSING:
-                    for lane in tenure.lanes:
+                for lane in tenure.lanes:
+                    if tenure.phase is Phase.PROCESSING and lane.finished > lane.done:
                         self.declare(self._held[tenure], lane.number, None)
 
     def _end(self) -> Steps[None]:
@@ -208,7 +223,8 @@ class Worker:
     def _open(self, tenure: Tenure) -> None:
         group, incarnation = self._granted[tenure.shard, tenure.epoch]
         hand = Hand(group, self.process.name, incarnation, tenure.shard, tenure.epoch, self._lanes)
-        self._held[tenure] = Held(tenure, hand)
+        assert self._stage.store.stream is not None
+        self._held[tenure] = Held(tenure, hand, self._stage.store.stream)
 
     def _tell(self, what: What, tenure: Tenure) -> None:
         hand = self._held[tenure].hand
@@ -237,7 +253,7 @@ class Worker:
         self._crew.found(
             tenure,
             wanted,
-            self._pieces(tenure, wanted, until),
+            self._pieces(held, wanted, until),
             next_offset=until,
             is_end=fetched.end is not None and until >= fetched.end,
             is_tail=until == wanted.offset,
@@ -245,10 +261,9 @@ class Worker:
         )
         self.stir()
 
-    def _pieces(self, tenure: Tenure, wanted: Fetch, until: int) -> list[list[Piece]]:
+    def _pieces(self, held: Held, wanted: Fetch, until: int) -> list[list[Piece]]:
         """For each lane its records, in pieces. What was done before is left out."""
-        stream = self._stage.store.stream
-        assert stream is not None
+        tenure, stream = held.tenure, held.stream
         cut: list[list[int]] = [[] for _ in tenure.lanes]
         for offset in range(wanted.offset, until):
             number = stream.lane(tenure.shard, offset, len(cut))
@@ -312,6 +327,7 @@ class Worker:
                 return (yield from self._code.process(held.tenure.shard, piece, lane))
             case ProcessNothing():
                 lane.give([])
+                return self._code.told_nothing(lane)
             case ShutDown(reason=reason):
                 yield from self._code.shut_down(reason, lane)
             case SetAside():
@@ -339,11 +355,13 @@ class Worker:
             self._crew.returned(held.tenure, task)
         self.stir()
 
-    def give(self, held: Held, lane: int, offsets: list[int]) -> None:
+    def give(self, held: Held, lane: int, offsets: list[int], *, is_begun: bool) -> None:
         """See Checkpointer."""
         tenure = held.tenure
-        if not self._seat.may_act(tenure.shard, tenure.epoch):
+        is_checked = not is_begun or "deadline is not checked within a batch" not in self._stage.switches
+        if is_checked and not self._seat.may_act(tenure.shard, tenure.epoch):
             raise LeaseLost(shard=tenure.shard, epoch=tenure.epoch)
+        held.recent[lane].extend(offsets)
         if offsets:
             self._stage.facts.reached(held.hand, lane, offsets)
 
@@ -404,7 +422,7 @@ class Worker:
 
     def _is_mine(self, tenure: Tenure) -> bool:
         lease = self._seat.leases.get(tenure.shard)
-        return lease is not None and lease.epoch == tenure.epoch
+        return lease is not None and lease.epoch == tenure.epoch and self._seat.group == self._group
 
     def _now_ms(self) -> int:
         return self.process.boot_ms()
@@ -415,9 +433,16 @@ class Lane:
 
     def __init__(self, worker: Worker, held: Held, lane: int) -> None:
         self._worker, self._held, self._lane = worker, held, lane
+        self._is_begun = False
+        """Records were given in this call already."""
 
     def give(self, offsets: list[int]) -> None:
-        self._worker.give(self._held, self._lane, offsets)
+        self._worker.give(self._held, self._lane, offsets, is_begun=self._is_begun)
+        self._is_begun = True
+
+    @property
+    def recent(self) -> Sequence[int]:
+        return self._held.recent[self._lane]
 
     def save(self, offset: int | None, *, persist: bool) -> Steps[None]:
         yield 1

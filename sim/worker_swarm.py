@@ -11,11 +11,14 @@ from shoal.core.crew import CrewRules
 from shoal.core.retry import Backoff, FailureRules, Policy
 from sim.swarm import Swarm
 
-NOT_WORKERS: Final = frozenset({"fork", "recreate group", "recreate stream", "forget"})
-"""What is not in these worlds. A fork leaves no threads behind; a worker whose group is deleted ends; and
-what a store forgot cannot be told of single records."""
+NOT_WORKERS: Final = frozenset({"fork", "forget"})
+"""What is not in these worlds. A fork leaves no threads behind; and what a store forgot cannot be told of
+single records."""
 
 RECORD_BYTES: Final = 10
+
+PIECES: Final = {"single records": 1, "long batches": 100}
+"""As a focus: what is handed out at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,20 +79,20 @@ class WorkerSwarm:
 
 
 def workers_chosen(rng: Random, focus: tuple[str, ...] = ()) -> WorkerSwarm:
-    """The options of a seed. `focus` names fields that are not to be 0, policies, and `lanes`."""
+    """The options of a seed. `focus` names chances that are not to be 0, and more."""
 
     def chance(name: str, *choices: float) -> float:
         drawn = rng.choice(choices)
         return max(choices) if name in focus else drawn
 
     policy = rng.choice((Policy.STRICT, Policy.STRICT, Policy.BEST_TRIED, Policy.BEST_TRIED, Policy.STOP))
-    policy = next((Policy(name) for name in focus if name in list(Policy)), policy)
+    policy = next((named for named in Policy if named in focus or f"{named} policy" in focus), policy)
     lanes = rng.choice(((1,), (1,), (2,), (3,), (1, 3), (2, 3)))
     is_hasty = "gives up" in focus or rng.random() < 0.2
     return WorkerSwarm(
         policy=policy,
         lanes=(3,) if "lanes" in focus else lanes,
-        piece_records=rng.choice((1, 3, 100)),
+        piece_records=next((size for name, size in PIECES.items() if name in focus), rng.choice((1, 3, 100))),
         ahead_records=rng.choice((8, 40)),
         persist_interval_ms=rng.choice((80, 400, 60_000)),
         stop_timeout_ms=rng.choice((40, 120)) if is_hasty else rng.choice((400, 3000)),
