@@ -1,9 +1,11 @@
 """Shoal: a sharded log that keeps every key in order, through splits, merges, crashes and deploys."""
 
 from shoal.connect import Hub, connect
+from shoal.consumer.broadcast import BroadcastConsumer
 from shoal.consumer.checkpointer import Checkpointer
 from shoal.consumer.options import WorkerOptions
 from shoal.consumer.processor import Processor, processor
+from shoal.consumer.shared import ReceivedBatch, SharedConsumer
 from shoal.consumer.worker import Worker
 from shoal.core import errors
 from shoal.core.errors import OffsetExpired, OffsetOutOfRange, ShardClosed, ShoalError
@@ -19,6 +21,7 @@ __all__ = [
     "Backoff",
     "Batch",
     "BatchFuture",
+    "BroadcastConsumer",
     "Checkpointer",
     "FailureRules",
     "Hub",
@@ -31,10 +34,12 @@ __all__ = [
     "ProducerOptions",
     "ProducerStamp",
     "Reason",
+    "ReceivedBatch",
     "Record",
     "SendFuture",
     "Shard",
     "ShardClosed",
+    "SharedConsumer",
     "ShoalError",
     "StreamInfo",
     "Worker",

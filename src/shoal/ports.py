@@ -34,6 +34,7 @@ from shoal.core.positions import Start
 from shoal.core.reading import BatchMeta, ReadLimits
 from shoal.core.retention import Cut, ShardFront
 from shoal.lease_port import LiveTable
+from shoal.share_port import PositionService, PositionStore, ShareNews, ShareService, ShareStore
 from shoal.wire.batch import Batch
 
 
@@ -186,7 +187,7 @@ class MemberView(NamedTuple):
     incarnation: str
 
 
-Place = ShardEnd | MemberView
+Place = ShardEnd | MemberView | ShareNews
 """Where something can be waited for. Each has a number that rises, and may be over: closed, or gone."""
 
 
@@ -305,7 +306,7 @@ class ChangeSignal(Protocol):
         """Tell waiters in this process how far places have come."""
 
 
-class Store(CatalogStore, LogStore, GroupStore, Protocol):
+class Store(CatalogStore, LogStore, GroupStore, ShareStore, PositionStore, Protocol):
     """A whole store."""
 
     @property
@@ -427,6 +428,10 @@ class HubService(Protocol):
 
     @property
     def groups(self) -> GroupService: ...
+    @property
+    def shares(self) -> ShareService: ...
+    @property
+    def positions(self) -> PositionService: ...
 
     def create_stream(self, name: StreamName, settings: StreamSettings, shards: int) -> StreamInfo: ...
     def describe_stream(self, name: StreamName) -> StreamInfo: ...

@@ -317,7 +317,7 @@ def test_a_group_without_a_history_says_so(run: Run, orders: str) -> None:
         ("create orders new --handover-timeout 0", 6, "handover_timeout=0.0"),
         ("create orders new --strategy best", 6, "one of balanced, range, round_robin"),
         ("create orders new --coordination none", 2, "leased"),
-        ("create orders new --delivery shared", 6, "in_order"),
+        ("create orders new --delivery shared --in-order", 6, "in_order"),
         ("create orders new --lease-table mine", 6, "coordination='leased'"),
         ("create orders new --coordination leased --lease-table 1x", 6, "lease_table='1x'"),
         ("create orders new --coordination leased --strategy range", 6, "balances by counts"),

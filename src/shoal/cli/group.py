@@ -30,6 +30,9 @@ groups = typer.Typer(
 
 _TIMEOUT_HELP: Final = "A consumer that is silent for so long is dead: 20s, 1m, or seconds."
 _HANDOVER_HELP: Final = "How long a living owner may take to let go of a shard: 30s, 5m, seconds, or none."
+_VISIBILITY_HELP: Final = "Shared: how long a record is a consumer's alone: 30s, 5m, or seconds."
+_ATTEMPTS_HELP: Final = "Shared: how often a record is handed out before it goes to the dead stream."
+_UNUSED_HELP: Final = "Broadcast: a position that is not used for so long is dropped: 7d, 12h, or seconds."
 _ORDER: Final = "--in-order/--not-in-order"
 _ORDER_HELP: Final = "A shard is consumed after all its ancestors, so that keys keep their order."
 
@@ -41,13 +44,27 @@ def create(
     *,
     hub: HubUrl = DEFAULT_HUB,
     leases: LeasesUrl = None,
-    in_order: Annotated[bool, typer.Option(_ORDER, help=_ORDER_HELP)] = True,
+    in_order: Annotated[
+        bool | None,
+        typer.Option(_ORDER, help=f"{_ORDER_HELP} The default, unless it is shared.", show_default=False),
+    ] = None,
     timeout: Annotated[str, typer.Option(metavar="TIME", help=_TIMEOUT_HELP)] = "20s",
     handover_timeout: Annotated[str, typer.Option(metavar="TIME", help=_HANDOVER_HELP)] = "none",
     coordination: Annotated[
         Coordination, typer.Option(help="Who decides: the hub, or consumers through a table of leases.")
     ] = Coordination.COORDINATED,
-    delivery: Annotated[Delivery, typer.Option(help="How records are spread.")] = Delivery.EXCLUSIVE,
+    delivery: Annotated[
+        Delivery,
+        typer.Option(
+            help="How records are spread: a shard to one consumer, a record to one of many, all to all."
+        ),
+    ] = Delivery.EXCLUSIVE,
+    visibility: Annotated[str | None, typer.Option(metavar="TIME", help=_VISIBILITY_HELP)] = None,
+    max_attempts: Annotated[int | None, typer.Option(metavar="COUNT", help=_ATTEMPTS_HELP)] = None,
+    key_ordered: Annotated[
+        bool, typer.Option("--key-ordered", help="Shared: one record of a key is in flight at a time.")
+    ] = False,
+    unused: Annotated[str | None, typer.Option(metavar="TIME", help=_UNUSED_HELP)] = None,
     strategy: Annotated[
         str, typer.Option(help="How shards are spread: balanced, range, round_robin.")
     ] = "balanced",
@@ -69,7 +86,7 @@ def create(
     ] = GROUPS_PER_STREAM,
     json: AsJson = False,
 ) -> None:
-    """Make a group of consumers that share a stream, each shard with one owner at a time."""
+    """Make a group of consumers that share a stream: by shards, by records (shared), or all of it each."""
     timeout_s = parse_seconds("timeout", timeout)
     handover_s = parse_bound("handover_timeout", handover_timeout)
     begins = parse_position("start", start or ["earliest"], datetime.now(UTC))
@@ -84,6 +101,10 @@ def create(
             delivery=delivery,
             strategy=strategy,
             lease_table=lease_table,
+            visibility=None if visibility is None else parse_seconds("visibility", visibility),
+            max_attempts=max_attempts,
+            key_ordered=key_ordered,
+            unused=None if unused is None else parse_seconds("unused", unused),
             start=begins,
         )
     if json:

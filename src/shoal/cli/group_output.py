@@ -10,15 +10,17 @@ from rich.console import Group as Stack
 from rich.table import Table
 from rich.text import Text
 
+from shoal.cli import group_ownerless
 from shoal.cli.output import age, moment, plain_table, printable
 from shoal.cli.values import Position
 from shoal.core.describing import GroupInfo, changed
-from shoal.core.group import GroupSettings, MemberStatus, Note, ShardState
+from shoal.core.group import Delivery, GroupSettings, MemberStatus, Note, ShardState
 
 _HUES: Final = {
     "stable": "green",
     "moving": "yellow",
     "empty": "dim",
+    "active": "green",
     ShardState.ALREADY_ALLOC: "green",
     ShardState.TRANSFER: "yellow",
     ShardState.NOT_ALLOC: "red",
@@ -42,7 +44,7 @@ def group_list(groups: Sequence[GroupInfo]) -> Table:
             info.stream,
             info.name,
             _hued(info.state),
-            f"{len(info.members):,}",
+            f"{len(info.members) or len(info.consumers) or len(info.positions):,}",
             f"{info.held:,}",
             f"{info.live:,}",
             f"{info.lag:,}",
@@ -52,9 +54,12 @@ def group_list(groups: Sequence[GroupInfo]) -> Table:
 
 
 def group_view(info: GroupInfo, joined: Mapping[str, int], now_ms: int) -> Stack:
-    """A group with its settings, members and shards."""
+    """A group with its settings, members and shards; one without owners with what it has instead."""
     members = [member_table(info, joined, now_ms)] if info.members else []
-    return Stack(_heading(info), *members, shard_table(info, now_ms), *map(Text, waiting_lines(info)))
+    tables = group_ownerless.tables(info)
+    if not tables:
+        tables = [shard_table(info, now_ms)]
+    return Stack(_heading(info), *members, *tables, *map(Text, waiting_lines(info)))
 
 
 def _heading(info: GroupInfo) -> Text:
@@ -63,7 +68,7 @@ def _heading(info: GroupInfo) -> Text:
         (f"{info.name}", "bold"),
         f" of {info.stream}  ",
         _hued(info.state),
-        f"  {_count(len(info.members), 'member')}, {info.held} of {_count(info.live, 'shard')} held"
+        f"  {group_ownerless.holding(info) or _holding(info)}"
         + (f", {over} over" if over else "")
         + f", {_count(info.lag, 'record')} to come"
         + (f", {span(info.lag_s)} behind" if info.lag else "")
@@ -72,8 +77,14 @@ def _heading(info: GroupInfo) -> Text:
     )
 
 
+def _holding(info: GroupInfo) -> str:
+    return f"{_count(len(info.members), 'member')}, {info.held} of {_count(info.live, 'shard')} held"
+
+
 def settings_line(settings: GroupSettings) -> str:
     """A group's settings in a sentence."""
+    if settings.delivery is not Delivery.EXCLUSIVE:
+        return group_ownerless.settings_line(settings)
     table = f" in table {settings.lease_table}" if settings.lease_table else ""
     return (
         f"{'in order' if settings.in_order else 'not in order'}, {settings.coordination.value}{table}, "
@@ -208,9 +219,11 @@ def group_json(info: GroupInfo, joined: Mapping[str, int]) -> dict[str, Any]:
                 "lag_s": shard.lag_s,
                 "since": shard.since_ms,
                 "waiting_for": shard.waiting_for or None,
+                **group_ownerless.shard_json(info.settings, shard),
             }
             for shard in info.shards
         ],
+        **group_ownerless.consumers_json(info),
     }
 
 
@@ -224,6 +237,10 @@ def settings_json(settings: GroupSettings) -> dict[str, Any]:
         "delivery": settings.delivery.value,
         "strategy": settings.strategy,
         "lease_table": settings.lease_table,
+        "visibility_ms": settings.visibility_ms,
+        "max_attempts": settings.max_attempts,
+        "key_ordered": settings.key_ordered,
+        "unused_ms": settings.unused_ms,
     }
 
 

@@ -14,12 +14,14 @@ and servers that go away (`tests/crash`), or how fast anything is (`bench`).
 
 from shoal.testing.contract.appending import AppendContract
 from shoal.testing.contract.beating import BeatContract
+from shoal.testing.contract.broadcasting import BroadcastContract
 from shoal.testing.contract.checkpointing import CheckpointContract
 from shoal.testing.contract.grouping import GroupContract
 from shoal.testing.contract.idempotence import IdempotenceContract
 from shoal.testing.contract.owning import OwnershipContract
 from shoal.testing.contract.producing import ProducerContract
 from shoal.testing.contract.reading import ReadContract
+from shoal.testing.contract.receiving import ReceivingContract
 from shoal.testing.contract.refusing import RefusalContract
 from shoal.testing.contract.retaining import RetentionContract
 from shoal.testing.contract.sending import SendContract
@@ -48,5 +50,7 @@ class HubContract(
     BeatContract,
     CheckpointContract,
     WorkerContract,
+    ReceivingContract,
+    BroadcastContract,
 ):
     """Every test of the contract. Override `hub_url`, or also `hub` to share one hub among the tests."""

@@ -1,0 +1,266 @@
+"""What users hold of a broadcast group: every record, from a position of its own that its name keeps.
+
+The position covers what was handed out before the last `poll`, or all of it after `save`; it is persisted
+every few seconds, by `save` and by `close`. A crash repeats what was not covered.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+from shoal.consumer.options import OnExpired
+from shoal.core.checking import is_number, is_whole
+from shoal.core.errors import (
+    ConsumerClosed,
+    InvalidInput,
+    OffsetExpired,
+    PositionMoved,
+    StoreError,
+    UnknownPosition,
+)
+from shoal.core.group import Delivery, check_delivery
+from shoal.core.limits import DURATION_S_MAX, POSITION_UNUSED_S, READ_WAIT_S_MAX
+from shoal.core.lineage import readable
+from shoal.core.model import ShardId
+from shoal.core.names import checked_name, stream_name
+from shoal.core.reading import ReadLimits
+from shoal.ports import Following, HubService, ShardEnd
+from shoal.wire.batch import Batch
+
+_log: Final = logging.getLogger("shoal.consumer.broadcast")
+
+
+class _Hub(Protocol):
+    @property
+    def service(self) -> HubService: ...
+
+
+class BroadcastConsumer:
+    """Gets every record of the stream, whoever else does. For one thread.
+
+    `name` is what its position is kept by: give each consumer one that it has again after a restart.
+    `on_expired`: when retention has taken what comes next, `stop` raises OffsetExpired; `jump` goes on at the
+    first record that is kept, and counts what it left out in `skipped`.
+    """
+
+    def __init__(
+        self,
+        hub: _Hub,
+        stream: str,
+        group: str,
+        name: str,
+        *,
+        save_interval: float = 5.0,
+        on_expired: str = "stop",
+        max_records: int = 100_000,
+    ) -> None:
+        if not is_number(save_interval) or not 0 <= save_interval <= DURATION_S_MAX:
+            raise InvalidInput("save_interval", save_interval, f"seconds from 0 to {DURATION_S_MAX:g}")
+        if on_expired not in tuple(OnExpired):
+            raise InvalidInput("on_expired", on_expired, f"one of {', '.join(OnExpired)}")
+        if not is_whole(max_records) or max_records < 1:
+            raise InvalidInput("max_records", max_records, "a batch has at least 1")
+        self._service = hub.service
+        self._stream = stream_name(stream)
+        found = self._service.groups.find(self._stream, checked_name("group", group))
+        check_delivery(found, str(self._stream), Delivery.BROADCAST)
+        self.group, self._group_id = found.name, found.id
+        self._in_order = found.settings.in_order
+        self.name = checked_name("name", name)
+        self._incarnation = secrets.token_hex(16)
+        self._save_interval = save_interval
+        self._refresh_s = (found.settings.unused_ms or POSITION_UNUSED_S * 1000) / 4000
+        self._on_expired = OnExpired(on_expired)
+        self._limits = ReadLimits(max_records=max_records)
+        self.skipped = 0
+        self._info = self._service.describe_stream(self._stream)
+        self._is_closed = False
+        self._turn = 0
+        self._woken = threading.Event()
+        self._following: Following | None = None
+        self._done: dict[int, int] = {}
+        """The next offset of each shard, as far as everything before it is done."""
+        self._given: Batch | None = None
+        """What was returned last, and may be in work."""
+        self._join()
+
+    # --- For users. ---
+
+    def poll(self, timeout: float = 0.0) -> Batch | None:
+        """The next records, of one shard; None if none came within `timeout` seconds.
+
+        What was returned before counts as done.
+        """
+        if not is_number(timeout) or not 0 <= timeout <= READ_WAIT_S_MAX:
+            raise InvalidInput("timeout", timeout, f"seconds from 0 to {READ_WAIT_S_MAX:g}")
+        deadline = time.monotonic() + timeout
+        self._settle()
+        while True:
+            self._check_open()
+            self._save_if_due()
+            self._woken.clear()
+            batch = self._read()
+            if batch is not None:
+                self._given = batch
+                return batch
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            self._wait(min(left, _LOOK_S))
+
+    def __iter__(self) -> Iterator[Batch]:
+        """What comes, until the consumer is closed; an outage of the store is waited for."""
+        while not self._is_closed:
+            try:
+                batch = self.poll(_LOOK_S)
+            except ConsumerClosed:
+                return
+            except StoreError as error:
+                if not error.retriable:
+                    raise
+                _log.warning("reading for %s: %s", self.name, error)
+                time.sleep(_OUTAGE_S)
+                continue
+            if batch is not None:
+                yield batch
+
+    def save(self) -> None:
+        """Everything that was returned is done: durable when this returns."""
+        self._check_open()
+        self._settle()
+        self._persist()
+
+    def position(self) -> Mapping[int, int]:
+        """The next offset of each shard, as far as it is done."""
+        return dict(self._done)
+
+    def close(self) -> None:
+        """Save the position, with everything that was returned, and end."""
+        self._end(with_last=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # What was being worked on when something failed comes again.
+        self._end(with_last=kind is None)
+
+    def __repr__(self) -> str:
+        return f"<BroadcastConsumer {self.name} of {self.group} on {self._stream}>"
+
+    # --- Reading. ---
+
+    def _read(self) -> Batch | None:
+        """From the first shard that has something, each time from another one on."""
+        while True:
+            shards = readable(self._info.shards, self._done, in_order=self._in_order)
+            self._turn += 1
+            first = self._turn % len(shards) if shards else 0
+            has_ended = False
+            for shard in (*shards[first:], *shards[:first]):
+                batch = self._read_shard(shard)
+                if len(batch):
+                    return batch
+                has_ended |= batch.end_of_shard and self._info.shards[shard].is_open
+            if not has_ended:
+                return None
+            self._refresh()
+
+    def _read_shard(self, shard: ShardId) -> Batch:
+        offset = self._done.get(shard, 0)
+        try:
+            return self._service.read(self._stream, shard, offset, self._limits)
+        except OffsetExpired as error:
+            if self._on_expired is OnExpired.STOP:
+                raise
+            self.skipped += error.first_offset - offset
+            _log.warning(
+                "consumer %s of %s: retention took offsets %s to %s of shard %s; going on after them",
+                self.name,
+                self.group,
+                offset,
+                error.first_offset - 1,
+                shard,
+            )
+            self._done[shard] = error.first_offset
+            return self._service.read(self._stream, shard, error.first_offset, self._limits)
+
+    def _refresh(self) -> None:
+        """The stream was split or merged: children begin where they do."""
+        self._info = self._service.describe_stream(self._stream)
+        self._done = {shard.id: 0 for shard in self._info.shards} | self._done
+
+    def _wait(self, timeout_s: float) -> None:
+        if self._following is None:
+            self._following = self._service.follow(lambda _: self._woken.set())
+        for shard in readable(self._info.shards, self._done, in_order=self._in_order):
+            place = ShardEnd(self._info.id, shard)
+            if not self._following.move(place, self._done[shard]):
+                self._following.add(place, self._done[shard])
+        self._woken.wait(timeout_s)
+
+    # --- The position. ---
+
+    def _join(self) -> None:
+        found = self._service.positions.join(self._stream, self._group_id, self.name, self._incarnation)
+        self._done = {int(shard): offset for shard, offset in found.items()}
+        self._given = None
+        self._saved = dict(self._done)
+        self._saved_s = time.monotonic()
+
+    def _settle(self) -> None:
+        if self._given is not None:
+            self._done[self._given.shard] = self._given.next_offset
+            self._given = None
+
+    def _save_if_due(self) -> None:
+        since = time.monotonic() - self._saved_s
+        if since >= self._refresh_s or (since >= self._save_interval and self._done != self._saved):
+            self._persist()
+
+    def _persist(self) -> None:
+        done = dict(self._done)
+        try:
+            self._save(done)
+        except UnknownPosition:
+            # It was not used for longer than the group keeps one, or was dropped by hand; we are still here.
+            _log.warning(
+                "consumer %s of %s: its position was dropped, and is made again", self.name, self.group
+            )
+            self._service.positions.join(self._stream, self._group_id, self.name, self._incarnation)
+            self._save(done)
+        except PositionMoved:
+            _log.warning("consumer %s of %s: the group was reset; going on from there", self.name, self.group)
+            self._join()
+
+    def _save(self, done: dict[int, int]) -> None:
+        offsets = {ShardId(shard): offset for shard, offset in done.items()}
+        self._service.positions.save(self._stream, self._group_id, self.name, self._incarnation, offsets)
+        self._saved, self._saved_s = done, time.monotonic()
+
+    def _end(self, *, with_last: bool) -> None:
+        if self._is_closed:
+            return
+        if with_last:
+            self._settle()
+        self._is_closed = True
+        if self._following is not None:
+            self._following.close()
+        self._persist()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ConsumerClosed(self.name)
+
+
+_LOOK_S: Final = 30.0
+"""A position is saved at least so often, if it is due, however long nothing comes."""
+_OUTAGE_S: Final = 0.5

@@ -1,0 +1,480 @@
+"""The machine of one shard in a shared group: what is settled, what is in whose hands, what comes back when.
+
+All below `start` is settled; between `start` and `next`, everything but the open spans; from `next` on
+nothing was handed out yet. A hold is a number that is given once; whoever settles a record shows the number
+it was handed out under, and is refused once that hold has ended. So a record is settled once.
+
+The shard has a clock of its own, in its row: it goes on by what anyone has measured between two looks at it,
+and never faster than time itself (see `hub.shared`). No clock of a consumer is compared with another's.
+
+Invariants: spans rise, do not overlap, and lie below `next`; a record is in at most one hold; with keys one
+at a time, a record is handed out only if no earlier one of its key is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import NamedTuple, assert_never
+
+from shoal.core.limits import EPOCH_JUMP, SHARE_RECORDS_HELD, SHARE_SPANS_MAX
+from shoal.core.model import Shard
+from shoal.core.spans import Range, Span, carve, joined, put_back, records
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareRules:
+    """What a group says about its records."""
+
+    max_attempts: int
+    key_ordered: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareState:
+    """One shard in one shared group."""
+
+    next: int = 0
+    """The first offset that was never handed out, or looked at."""
+    open: tuple[Span, ...] = ()
+    clock_ms: int = 0
+    holds: int = 0
+    """The last number that was given to a hold."""
+    holders: Mapping[int, str] = field(default_factory=dict)
+    """Who has which hold, of those that are not over."""
+    acknowledged: int = 0
+    dead: int = 0
+    lost: int = 0
+    """Records that retention took before anyone had settled them."""
+    version: int = 0
+    """Rises with every step that changed something."""
+    news: int = 0
+    """Rises when something may be received that could not be before, without time or appends bringing it."""
+
+    @property
+    def start(self) -> int:
+        """All below is settled."""
+        return self.open[0].low if self.open else self.next
+
+    @property
+    def in_flight(self) -> int:
+        return records(span for span in self.open if span.hold)
+
+    def unsettled(self, shard: Shard) -> int:
+        """Records that are kept, and neither acknowledged nor dead."""
+        kept = sum(span.high - max(span.low, shard.first_offset) for span in self.open)
+        return max(0, kept) + max(0, shard.next_offset - max(self.next, shard.first_offset))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receive:
+    """A consumer asks for records."""
+
+    consumer: str
+    max_records: int
+    visibility_ms: int
+    keys: tuple[int, Sequence[int]] = (0, ())
+    """Where keys are kept one at a time: an offset, and the keys' hashes of the records from there on."""
+
+
+class How(StrEnum):
+    """What is to become of records in a hold."""
+
+    ACK = "ack"
+    DEAD = "dead"
+    """They are in the dead stream."""
+    RELEASE = "release"
+    RETURN = "return"
+    """Released, as if never handed out."""
+    EXTEND = "extend"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settle:
+    """The holder says what becomes of some of its records."""
+
+    consumer: str
+    hold: int
+    ranges: Sequence[Range]
+    how: How
+    for_ms: int = 0
+    """Of a release, how long they are to wait; of an extension, how long they are held from now on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reopen:
+    """Dead records are given back, as if never handed out. `keys`: their keys' hashes, in order."""
+
+    ranges: Sequence[Range]
+    keys: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """A reset or a forced checkpoint: everything from this offset on comes again; every hold ends."""
+
+    offset: int
+
+
+Act = Receive | Settle | Reopen | Restart
+
+
+class Given(NamedTuple):
+    """Records that were handed out together."""
+
+    low: int
+    high: int
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Granted:
+    """What was handed out, perhaps nothing."""
+
+    hold: int = 0
+    given: tuple[Given, ...] = ()
+    doomed: tuple[Given, ...] = ()
+    """Under the same hold: these have had all their attempts, and belong into the dead stream."""
+    is_full: bool = False
+    """Nothing new is handed out: too much before it is not settled."""
+    wants_keys: bool = False
+    """There is more, and the keys that were shown do not reach it."""
+
+
+class Why(StrEnum):
+    """Why a record could not be settled."""
+
+    NEVER = "never received"
+    SETTLED = "settled already"
+    EXPIRED = "hold ended"
+    OTHER = "another's"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """What became of it: how many records it was done for, and which not."""
+
+    taken: int = 0
+    refused: tuple[tuple[Range, Why], ...] = ()
+    doomed: tuple[Given, ...] = ()
+    """Released after the last attempt: still held, until they are in the dead stream."""
+
+
+Answer = Granted | Settled
+
+
+def step(
+    state: ShareState, act: Act, shard: Shard, rules: ShareRules, clock_ms: int
+) -> tuple[ShareState, Answer]:
+    """Let time pass up to `clock_ms` of the shard's clock, then do this. Same arguments, same answer."""
+    now = passed(state, shard, clock_ms)
+    after: ShareState
+    answer: Answer
+    match act:
+        case Receive():
+            after, answer = _received(now, act, shard, rules)
+        case Settle():
+            after, answer = _settled(now, act, shard, rules)
+        case Reopen():
+            after, answer = _reopened(now, act)
+        case Restart():
+            after, answer = _restarted(now, act), Settled()
+        case _:
+            assert_never(act)
+    if after == state:
+        return state, answer
+    return replace(after, version=state.version + 1), answer
+
+
+def forgotten(state: ShareState, seen: int) -> ShareState:
+    """Someone has seen a later version than the store has: no number that was given since comes again."""
+    return replace(state, version=seen, holds=state.holds + EPOCH_JUMP, news=state.news + EPOCH_JUMP)
+
+
+def passed(state: ShareState, shard: Shard, clock_ms: int) -> ShareState:
+    """The state at this time: holds that ran out have ended, and what retention took is counted."""
+    clock_ms = max(state.clock_ms, clock_ms)
+    if state.start < shard.first_offset:
+        state = _trimmed(state, shard.first_offset)
+    if any(0 < span.at_ms <= clock_ms for span in state.open):
+        state = _with_open(state, joined(_ripened(span, clock_ms) for span in state.open))
+    return state if clock_ms == state.clock_ms else replace(state, clock_ms=clock_ms)
+
+
+def _ripened(span: Span, clock_ms: int) -> Span:
+    """What ran out is nobody's, and may be received; so may what was to wait until now."""
+    return span._replace(hold=0, at_ms=0) if 0 < span.at_ms <= clock_ms else span
+
+
+def _trimmed(state: ShareState, first_offset: int) -> ShareState:
+    kept = tuple(
+        span._replace(low=max(span.low, first_offset)) for span in state.open if span.high > first_offset
+    )
+    lost = records(state.open) - records(kept) + max(0, first_offset - state.next)
+    return replace(
+        _with_open(state, kept),
+        next=max(state.next, first_offset),
+        lost=state.lost + lost,
+        news=state.news + 1,
+    )
+
+
+def _with_open(state: ShareState, spans: tuple[Span, ...]) -> ShareState:
+    """These are open from now on. Holds without a record are over."""
+    left = {span.hold for span in spans}
+    holders = state.holders
+    if not holders.keys() <= left:
+        holders = {hold: consumer for hold, consumer in holders.items() if hold in left}
+    return replace(state, open=spans, holders=holders)
+
+
+# --- Receiving. -------------------------------------------------------------------------------------
+
+
+class _Taking:
+    """What one receive takes, on its way through the spans."""
+
+    def __init__(self, state: ShareState, act: Receive, rules: ShareRules) -> None:
+        self.hold = state.holds + 1
+        self.deadline_ms = state.clock_ms + max(1, act.visibility_ms)
+        self.left = act.max_records
+        self.rules = rules
+        self.open: list[Span] = []
+        self.given: list[Given] = []
+        self.doomed: list[Given] = []
+        self.busy: set[int] = set()
+        """Keys of which a record is open."""
+
+    def take(self, span: Span) -> None:
+        """As much of it as is still wanted; the rest stays as it is."""
+        cut = min(span.high, span.low + self.left)
+        self.left -= cut - span.low
+        is_doomed = span.attempts >= self.rules.max_attempts
+        attempts = span.attempts if is_doomed else span.attempts + 1
+        (self.doomed if is_doomed else self.given).append(Given(span.low, cut, attempts))
+        self.open.append(Span(span.low, cut, attempts, self.hold, self.deadline_ms, span.key))
+        if cut < span.high:
+            self.open.append(span._replace(low=cut))
+
+    def pass_by(self, span: Span) -> None:
+        self.open.append(span)
+
+    def is_busy(self, key: int) -> bool:
+        """Whether an earlier record of the key is open; from now on one is."""
+        if not key:
+            return False
+        was = key in self.busy
+        self.busy.add(key)
+        return was
+
+
+def _received(state: ShareState, act: Receive, shard: Shard, rules: ShareRules) -> tuple[ShareState, Granted]:
+    taking = _Taking(state, act, rules)
+    for span in state.open:
+        is_blocked = taking.is_busy(span.key)
+        if taking.left and not span.hold and not span.at_ms and not is_blocked:
+            taking.take(span)
+        else:
+            taking.pass_by(span)
+    is_full = is_at_bound(state)
+    upto = state.next
+    if not is_full:
+        upto = (
+            _take_by_key(taking, state, act, shard) if rules.key_ordered else _take_new(taking, state, shard)
+        )
+    answer = Granted(
+        hold=taking.hold if taking.given or taking.doomed else 0,
+        given=tuple(taking.given),
+        doomed=tuple(taking.doomed),
+        is_full=is_full and state.next < shard.next_offset,
+        wants_keys=rules.key_ordered and not is_full and bool(taking.left) and upto < shard.next_offset,
+    )
+    if not answer.hold:
+        # Records may have been passed by all the same.
+        return replace(state, open=tuple(taking.open), next=upto), answer
+    after = replace(
+        state,
+        open=joined(taking.open),
+        next=upto,
+        holds=taking.hold,
+        holders={**state.holders, taking.hold: act.consumer},
+    )
+    return after, answer
+
+
+def _take_new(taking: _Taking, state: ShareState, shard: Shard) -> int:
+    """What was never handed out, as much as is wanted; how far that goes."""
+    room = SHARE_RECORDS_HELD - records(state.open)
+    upto = min(shard.next_offset, state.next + min(taking.left, max(0, room)))
+    if upto > state.next:
+        taking.take(Span(state.next, upto))
+    return max(upto, state.next)
+
+
+def _take_by_key(taking: _Taking, state: ShareState, act: Receive, shard: Shard) -> int:
+    """The same, one record of a key at a time: who comes after an open one of its key waits for it."""
+    first, keys = act.keys
+    if not first <= state.next <= first + len(keys):
+        return state.next
+    offset = state.next
+    for key in keys[offset - first :]:
+        if not taking.left or offset >= shard.next_offset or len(taking.open) >= SHARE_SPANS_MAX:
+            break
+        span = Span(offset, offset + 1, key=key)
+        if taking.is_busy(key):
+            taking.pass_by(span)
+        else:
+            taking.take(span)
+        offset += 1
+    return offset
+
+
+def is_at_bound(state: ShareState) -> bool:
+    """Whether so much is open that nothing new is handed out until some of it is settled."""
+    return len(state.open) >= SHARE_SPANS_MAX or records(state.open) >= SHARE_RECORDS_HELD
+
+
+# --- Settling. --------------------------------------------------------------------------------------
+
+
+def _settled(state: ShareState, act: Settle, shard: Shard, rules: ShareRules) -> tuple[ShareState, Settled]:
+    if not act.ranges:
+        return state, Settled()
+    if act.hold > state.holds:
+        return state, Settled(refused=tuple((part, Why.NEVER) for part in act.ranges))
+    if state.holders.get(act.hold, act.consumer) != act.consumer:
+        return state, Settled(refused=tuple((part, Why.OTHER) for part in act.ranges))
+    carved = carve(state.open, act.ranges)
+    mine = [part for part in carved.parts if part.hold == act.hold and act.hold]
+    others = [part for part in carved.parts if part.hold != act.hold or not act.hold]
+    again, doomed = _after(mine, act, state.clock_ms, rules)
+    refused = [((part.low, part.high), _why(part, act)) for part in others]
+    refused += [piece for part in carved.missing for piece in _missing(part, state.next)]
+    after = _with_open(state, put_back(carved, [*others, *again]))
+    taken = records(mine) - records(doomed)
+    if act.how is How.ACK:
+        after = replace(after, acknowledged=after.acknowledged + taken)
+    if act.how is How.DEAD:
+        after = replace(after, dead=after.dead + taken)
+    if taken and _is_news(state, after, act, shard, rules):
+        after = replace(after, news=after.news + 1)
+    answer = Settled(
+        taken=taken,
+        refused=tuple(sorted(refused)),
+        doomed=tuple(Given(part.low, part.high, part.attempts) for part in doomed),
+    )
+    return after, answer
+
+
+def _after(
+    mine: Sequence[Span], act: Settle, clock_ms: int, rules: ShareRules
+) -> tuple[list[Span], list[Span]]:
+    """What stays open of the holder's records, and which of them have had their last attempt."""
+    match act.how:
+        case How.ACK | How.DEAD:
+            return [], []
+        case How.EXTEND:
+            return [part._replace(at_ms=clock_ms + max(1, act.for_ms)) for part in mine], []
+        case How.RETURN:
+            return [part._replace(hold=0, at_ms=0, attempts=part.attempts - 1) for part in mine], []
+        case How.RELEASE:
+            doomed = [part for part in mine if part.attempts >= rules.max_attempts]
+            due = clock_ms + act.for_ms if act.for_ms else 0
+            again = [part._replace(hold=0, at_ms=due) for part in mine if part.attempts < rules.max_attempts]
+            return [*again, *doomed], doomed
+        case _:
+            assert_never(act.how)
+
+
+def _why(part: Span, act: Settle) -> Why:
+    """Of a record that is open, and not under this hold."""
+    if act.hold:
+        return Why.EXPIRED
+    return Why.OTHER if part.hold else Why.NEVER
+
+
+def _missing(part: Range, next_offset: int) -> list[tuple[Range, Why]]:
+    """Of records that are not open: settled, or not handed out yet."""
+    low, high = part
+    pieces = []
+    if low < next_offset:
+        pieces.append(((low, min(high, next_offset)), Why.SETTLED))
+    if high > next_offset:
+        pieces.append(((max(low, next_offset), high), Why.NEVER))
+    return pieces
+
+
+def _is_news(before: ShareState, after: ShareState, act: Settle, shard: Shard, rules: ShareRules) -> bool:
+    """Whether someone who waits may have something to receive now."""
+    if act.how is How.EXTEND:
+        return False
+    if act.how in (How.RELEASE, How.RETURN):
+        return not act.for_ms
+    return is_at_bound(before) or rules.key_ordered or is_over(after, shard)
+
+
+# --- Ends. ------------------------------------------------------------------------------------------
+
+
+def is_over(state: ShareState, shard: Shard) -> bool:
+    """Nothing is left in it for this group, and nothing will come."""
+    return not shard.is_open and state.start >= shard.next_offset
+
+
+def _reopened(state: ShareState, act: Reopen) -> tuple[ShareState, Settled]:
+    """What is open already stays as it is; what was never handed out will be anyway."""
+    if not act.ranges:
+        return state, Settled()
+    asked = [offset for low, high in act.ranges for offset in range(low, high)]
+    of_key = dict(zip(asked, act.keys, strict=False))
+    missing = [
+        (low, min(high, state.next))
+        for low, high in carve(state.open, act.ranges).missing
+        if low < state.next
+    ]
+    fresh = [
+        Span(offset, offset + 1, key=of_key.get(offset, 0))
+        for low, high in missing
+        for offset in range(low, high)
+    ]
+    after = _with_open(state, joined(sorted((*state.open, *fresh))))
+    taken = len(fresh)
+    dead = max(0, after.dead - taken)
+    return replace(after, dead=dead, news=after.news + bool(taken)), Settled(taken=taken)
+
+
+def _restarted(state: ShareState, act: Restart) -> ShareState:
+    return replace(state, next=act.offset, open=(), holders={}, news=state.news + 1)
+
+
+# --- Looking ahead. ---------------------------------------------------------------------------------
+
+
+class Outlook(NamedTuple):
+    """What a receive would find."""
+
+    has_some: bool
+    """Something can be handed out now; or, where keys are kept one at a time, perhaps."""
+    due_ms: int | None
+    """How long until time itself brings something; None: it does not."""
+    is_full: bool
+
+
+def outlook(state: ShareState, shard: Shard, clock_ms: int) -> Outlook:
+    """Without changing anything: whether it is worth asking."""
+    now = passed(state, shard, clock_ms)
+    busy: set[int] = set()
+    has_some = False
+    due: int | None = None
+    for span in now.open:
+        if span.at_ms:
+            left = span.at_ms - now.clock_ms
+            due = left if due is None else min(due, left)
+        elif not span.key or span.key not in busy:
+            has_some = True
+            break
+        busy.add(span.key)
+    is_full = is_at_bound(now)
+    has_new = now.next < shard.next_offset
+    return Outlook(has_some or (has_new and not is_full), due, is_full and has_new)

@@ -1,0 +1,394 @@
+"""Shared groups for their consumers: look, ask the shard's machine under its lock, read what was handed out.
+
+Acts of many consumers share commits. Who waits is woken by appends, by news (something was given back), or by
+time. Records that had their last attempt are put into the dead stream here, before they are settled.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from shoal.core.errors import ShoalError
+from shoal.core.group import Delivery, check_delivery
+from shoal.core.limits import KEYS_AHEAD
+from shoal.core.model import Shard, ShardId, StreamName
+from shoal.core.share import (
+    Act,
+    Given,
+    Granted,
+    How,
+    Outlook,
+    Receive,
+    Reopen,
+    Settle,
+    Settled,
+    ShareState,
+    outlook,
+)
+from shoal.core.share_view import full_text, receivable, rules_of
+from shoal.core.spans import Range, without
+from shoal.forks import renew_in_child
+from shoal.hub.burying import Log, bury
+from shoal.hub.clocks import ShardClocks
+from shoal.hub.committer import Committer
+from shoal.hub.held_records import HeldRecords, Reading
+from shoal.hub.ownerless import OwnerlessGroups
+from shoal.ports import Following, Place, ShardEnd, Store
+from shoal.share_port import Received, Settling, ShareAnswer, ShareNews, ShareTouch, ShareView
+
+_log: Final = logging.getLogger("shoal.hub.shared")
+
+BURY_MS: Final = 60_000
+"""For how long records are kept from others while they are put into the dead stream."""
+_ROUNDS: Final = 64
+"""Times that one receive looks further for keys that are free, or buries what is in its way."""
+_KNOWN: Final = 1024
+"""Groups whose last view is kept."""
+
+
+class SharedLog(Log, Reading, Protocol):
+    """As much of a hub as shared groups need."""
+
+
+class LocalShares:
+    """See ShareService."""
+
+    def __init__(self, store: Store, log: SharedLog) -> None:
+        self._store, self._log = store, log
+        self._groups = OwnerlessGroups(store)
+        self._clocks = ShardClocks()
+        self._records = HeldRecords(log)
+        self._committer: Committer[ShareTouch, ShareAnswer] = Committer(store.share, lambda _: 0)
+        self.renew()
+        renew_in_child(self)
+
+    def renew(self) -> None:
+        """See Renewed."""
+        self._lock = threading.Lock()
+        self._views: dict[int, _Known] = {}
+        self._turn = 0
+
+    # --- Receiving. ---
+
+    def receive(
+        self, name: StreamName, group_id: int, asked: Receive, *, wait_s: float, max_bytes: int
+    ) -> Received:
+        """See ShareService."""
+        deadline = time.monotonic() + wait_s
+        waiting = _Waiting(self._store)
+        try:
+            while True:
+                waiting.begin()
+                view = self._look(name, group_id)
+                received, looks = self._receive(view, asked, max_bytes)
+                if received is not None:
+                    return received
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return Received(batch=None, waiting_for=_why_nothing(view, looks))
+                waiting.wait(_places(view, looks), min(left, _due_s(looks)))
+        finally:
+            waiting.close()
+
+    def _look(self, name: StreamName, group_id: int) -> ShareView:
+        view = self._groups.viewed(group_id)
+        check_delivery(view.group, str(name), Delivery.SHARED)
+        for shard, state in view.states.items():
+            self._clocks.see(group_id, shard, state.clock_ms)
+        self._known(view).see(view.states.items())
+        return view
+
+    def _known(self, view: ShareView) -> _Known:
+        with self._lock:
+            known = self._views.get(view.group.id)
+            if known is None:
+                if len(self._views) >= _KNOWN:
+                    self._views.clear()
+                known = self._views[view.group.id] = _Known(view, {}, {})
+            known.view = view
+            return known
+
+    def _receive(
+        self, view: ShareView, asked: Receive, max_bytes: int
+    ) -> tuple[Received | None, dict[ShardId, Outlook]]:
+        """From the first shard that has something, each time from another one on."""
+        rules = rules_of(view.group.settings)
+        shards = receivable(view.stream.shards, view.states, rules)
+        self._turn += 1
+        first = self._turn % max(1, len(shards))
+        looks = {}
+        for shard in (*shards[first:], *shards[:first]):
+            clock_ms = self._clocks.now_ms(view.group.id, shard.id)
+            looks[shard.id] = look = outlook(view.states[shard.id], shard, clock_ms)
+            if look.has_some:
+                received = self._take(view, shard, asked, max_bytes)
+                if received is not None:
+                    return received, looks
+        return None, looks
+
+    def _take(self, view: ShareView, shard: Shard, asked: Receive, max_bytes: int) -> Received | None:
+        is_by_key = view.group.settings.key_ordered
+        following = view.states[shard.id].next
+        for _ in range(_ROUNDS):
+            if is_by_key:
+                asked = replace(asked, keys=self._records.keys(view.stream, shard, following, KEYS_AHEAD))
+            state, granted = self._commit(view, shard.id, asked)
+            assert isinstance(granted, Granted)
+            if granted.doomed:
+                self._bury(view, shard.id, (asked.consumer, granted.hold), granted.doomed, _TOO_OFTEN)
+            if granted.given:
+                received = self._filled(view, shard, asked, granted, max_bytes)
+                if received is not None:
+                    return received
+            elif not granted.doomed and (not granted.wants_keys or state.next == following):
+                return None
+            following = state.next
+        return None
+
+    def _filled(
+        self, view: ShareView, shard: Shard, asked: Receive, granted: Granted, max_bytes: int
+    ) -> Received | None:
+        """The records that were handed out. What does not fit goes back, as if never handed out."""
+        batch, left = self._records.read(view.stream, shard.id, granted.given, max_bytes)
+        if left:
+            act = Settle(consumer=asked.consumer, hold=granted.hold, ranges=left, how=How.RETURN)
+            self._commit(view, shard.id, act)
+        if batch is None:
+            return None  # Retention was faster.
+        given = _cut(granted.given, left[0][0]) if left else granted.given
+        return Received(batch=batch, hold=granted.hold, given=given)
+
+    # --- Settling. ---
+
+    def settle(self, name: StreamName, group_id: int, settlings: Sequence[Settling]) -> list[Settled]:
+        """See ShareService."""
+        view = self._view(name, group_id)
+        answers = self._commit_all(view, [(one.shard, one.act) for one in settlings])
+        settled = []
+        for one, (_, answer) in zip(settlings, answers, strict=True):
+            assert isinstance(answer, Settled)
+            if answer.doomed:
+                self._bury(view, one.shard, (one.act.consumer, one.act.hold), answer.doomed, _TOO_OFTEN)
+            settled.append(answer)
+        return settled
+
+    def reject(
+        self, name: StreamName, group_id: int, settlings: Sequence[Settling], reason: str
+    ) -> list[Settled]:
+        """See ShareService. Held on to first, so that none comes to another while it is buried."""
+        view = self._view(name, group_id)
+        held = self.settle(
+            name,
+            group_id,
+            [replace(one, act=replace(one.act, how=How.EXTEND, for_ms=BURY_MS)) for one in settlings],
+        )
+        settled = []
+        for one, answer in zip(settlings, held, strict=True):
+            mine = without(one.act.ranges, [part for part, _ in answer.refused])
+            given = self._attempts(view, one.shard, mine)
+            taken = self._bury(view, one.shard, (one.act.consumer, one.act.hold), given, reason)
+            settled.append(Settled(taken=taken.taken, refused=(*answer.refused, *taken.refused)))
+        return settled
+
+    def reopen(self, name: StreamName, group_id: int, shard: ShardId, ranges: Sequence[Range]) -> int:
+        """See ShareService."""
+        view = self._look(name, group_id)
+        keys: list[int] = []
+        if view.group.settings.key_ordered:
+            for low, high in ranges:
+                keys += self._records.keys(view.stream, view.stream.shards[shard], low, high - low)[1]
+        _, answer = self._commit(view, shard, Reopen(ranges=ranges, keys=keys))
+        assert isinstance(answer, Settled)
+        return answer.taken
+
+    def _view(self, name: StreamName, group_id: int) -> ShareView:
+        """The group as last seen: its kind and its stream do not change."""
+        with self._lock:
+            known = self._views.get(group_id)
+        return known.view if known is not None else self._look(name, group_id)
+
+    def _attempts(self, view: ShareView, shard: ShardId, ranges: Sequence[Range]) -> list[Given]:
+        """How often records were handed out, as last seen."""
+        with self._lock:
+            known = self._views.get(view.group.id)
+        state = None if known is None else known.states.get(shard)
+        spans = () if state is None else state.open
+        given = []
+        for low, high in ranges:
+            found = [span for span in spans if span.low < high and low < span.high]
+            given += [Given(max(low, s.low), min(high, s.high), s.attempts) for s in found]
+            if not found:
+                given.append(Given(low, high, 1))
+        return given
+
+    def _bury(
+        self, view: ShareView, shard: ShardId, held_by: tuple[str, int], given: Sequence[Given], reason: str
+    ) -> Settled:
+        """Into the dead stream, and only then settled. A crash between leaves them to be buried again."""
+        ranges = [(one.low, one.high) for one in given]
+        left: Sequence[Range] = ranges
+        while left:
+            batch, left = self._records.read(view.stream, shard, [Given(*part, 0) for part in left], None)
+            if batch is not None:
+                bury(self._log, view.stream, view.group.name, batch, given=given, reason=reason)
+        act = Settle(consumer=held_by[0], hold=held_by[1], ranges=ranges, how=How.DEAD)
+        _, answer = self._commit(view, shard, act)
+        assert isinstance(answer, Settled)
+        _log.warning(
+            "group %s of %s: %s records of shard %s went to the dead stream: %s",
+            view.group.name,
+            view.stream.full_name,
+            answer.taken,
+            shard,
+            reason,
+        )
+        return answer
+
+    # --- Commits. ---
+
+    def _commit(self, view: ShareView, shard: ShardId, act: Act) -> tuple[ShareState, Granted | Settled]:
+        return self._commit_all(view, [(shard, act)])[0]
+
+    def _commit_all(
+        self, view: ShareView, acts: Sequence[tuple[ShardId, Act]]
+    ) -> list[tuple[ShareState, Granted | Settled]]:
+        """All in one commit, with those of others; the first error is raised after all were done."""
+        if not acts:
+            return []
+        rules = rules_of(view.group.settings)
+        known = self._known(view)
+        answers = self._committer.commit(
+            [
+                ShareTouch(
+                    group_id=view.group.id,
+                    stream_id=view.stream.id,
+                    shard=shard,
+                    act=act,
+                    rules=rules,
+                    clock_ms=self._clocks.now_ms(view.group.id, shard),
+                    seen=known.version(shard),
+                )
+                for shard, act in acts
+            ]
+        )
+        done = []
+        for (shard, _), answer in zip(acts, answers, strict=True):
+            if isinstance(answer, ShoalError):
+                self._forget(view.group.id)
+                raise answer
+            self._clocks.see(view.group.id, shard, answer[0].clock_ms)
+            if known.see([(shard, answer[0])]):
+                self._store.signal.ring([(ShareNews(view.group.id), known.news)])
+            self._warn_of_losses(view, shard, answer[0])
+            done.append(answer)
+        return done
+
+    def _forget(self, group_id: int) -> None:
+        with self._lock:
+            self._views.pop(group_id, None)
+
+    def _warn_of_losses(self, view: ShareView, shard: ShardId, after: ShareState) -> None:
+        before = view.states.get(shard)
+        lost = 0 if before is None else after.lost - before.lost
+        if lost > 0:
+            _log.warning(
+                "group %s of %s: retention took %s records of shard %s that nobody had settled",
+                view.group.name,
+                view.stream.full_name,
+                lost,
+                shard,
+            )
+
+
+@dataclass(slots=True)
+class _Known:
+    """A group as this process saw it last. Of two threads at once, the one that saw less may be later."""
+
+    view: ShareView
+    states: dict[ShardId, ShareState]
+    told: dict[ShardId, int]
+    """The news of each shard."""
+
+    def see(self, states: Iterable[tuple[ShardId, ShareState]]) -> bool:
+        """Whether there was news."""
+        is_news = False
+        for shard, state in states:
+            known = self.states.get(shard)
+            if known is None or state.version > known.version:
+                self.states[shard] = state
+            if state.news > self.told.get(shard, -1):
+                self.told[shard] = state.news
+                is_news = True
+        return is_news
+
+    def version(self, shard: ShardId) -> int:
+        known = self.states.get(shard)
+        return 0 if known is None else known.version
+
+    @property
+    def news(self) -> int:
+        return sum(list(self.told.values()))
+
+
+class _Waiting:
+    """One consumer that waits at several places. Writer of the event: whoever moves one."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._woken = threading.Event()
+        self._following: Following | None = None
+
+    def begin(self) -> None:
+        """Before the look: what moves after it is not missed."""
+        self._woken.clear()
+
+    def wait(self, places: Sequence[tuple[Place, int]], timeout_s: float) -> None:
+        if self._following is None:
+            self._following = self._store.signal.follow(lambda _: self._woken.set())
+        for place, beyond in places:
+            if not self._following.move(place, beyond):
+                self._following.add(place, beyond)
+        self._woken.wait(timeout_s)
+
+    def close(self) -> None:
+        if self._following is not None:
+            self._following.close()
+
+
+def _places(view: ShareView, looks: dict[ShardId, Outlook]) -> list[tuple[Place, int]]:
+    """The ends of the shards that may grow, and the group's news."""
+    ends: list[tuple[Place, int]] = [
+        (ShardEnd(view.stream.id, shard.id), shard.next_offset)
+        for shard in view.stream.shards
+        if shard.is_open and shard.id in looks
+    ]
+    news = sum(state.news for state in view.states.values())
+    return [*ends, (ShareNews(view.group.id), news)]
+
+
+def _due_s(looks: dict[ShardId, Outlook]) -> float:
+    """How long until time brings something; a little more, so that it has."""
+    return (
+        min((look.due_ms for look in looks.values() if look.due_ms is not None), default=1 << 40) / 1000
+        + 0.001
+    )
+
+
+def _why_nothing(view: ShareView, looks: dict[ShardId, Outlook]) -> str:
+    full = [shard for shard, look in looks.items() if look.is_full]
+    return "; ".join(
+        f"shard {one} waits for {full_text(view.states[one], view.stream.shards[one])}" for one in full
+    )
+
+
+def _cut(given: Sequence[Given], end: int) -> list[Given]:
+    """What lies below an offset."""
+    return [one._replace(high=min(one.high, end)) for one in given if one.low < end]
+
+
+_TOO_OFTEN: Final = "handed out as often as the group allows, and never acknowledged"
