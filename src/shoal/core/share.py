@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import NamedTuple, assert_never
+from typing import Final, NamedTuple, assert_never
 
 from shoal.core.limits import EPOCH_JUMP, SHARE_RECORDS_HELD, SHARE_SPANS_MAX
 from shoal.core.model import Shard
@@ -88,6 +88,12 @@ class How(StrEnum):
     RETURN = "return"
     """Released, as if never handed out."""
     EXTEND = "extend"
+    DOOM = "doom"
+    """Held on to until they are in the dead stream; whatever happens, nobody receives them again."""
+
+
+DOOMED: Final = 1000
+"""Added to the attempts of a record that was rejected: more than any group allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +258,7 @@ class _Taking:
         self.left -= cut - span.low
         is_doomed = span.attempts >= self.rules.max_attempts
         attempts = span.attempts if is_doomed else span.attempts + 1
-        (self.doomed if is_doomed else self.given).append(Given(span.low, cut, attempts))
+        (self.doomed if is_doomed else self.given).append(Given(span.low, cut, attempts % DOOMED))
         self.open.append(Span(span.low, cut, attempts, self.hold, self.deadline_ms, span.key))
         if cut < span.high:
             self.open.append(span._replace(low=cut))
@@ -362,7 +368,7 @@ def _settled(state: ShareState, act: Settle, shard: Shard, rules: ShareRules) ->
     answer = Settled(
         taken=taken,
         refused=tuple(sorted(refused)),
-        doomed=tuple(Given(part.low, part.high, part.attempts) for part in doomed),
+        doomed=tuple(Given(part.low, part.high, part.attempts % DOOMED) for part in doomed),
     )
     return after, answer
 
@@ -376,6 +382,9 @@ def _after(
             return [], []
         case How.EXTEND:
             return [part._replace(at_ms=clock_ms + max(1, act.for_ms)) for part in mine], []
+        case How.DOOM:
+            at_ms = clock_ms + max(1, act.for_ms)
+            return [part._replace(at_ms=at_ms, attempts=part.attempts % DOOMED + DOOMED) for part in mine], []
         case How.RETURN:
             return [part._replace(hold=0, at_ms=0, attempts=part.attempts - 1) for part in mine], []
         case How.RELEASE:
@@ -407,7 +416,7 @@ def _missing(part: Range, next_offset: int) -> list[tuple[Range, Why]]:
 
 def _is_news(before: ShareState, after: ShareState, act: Settle, shard: Shard, rules: ShareRules) -> bool:
     """Whether someone who waits may have something to receive now."""
-    if act.how is How.EXTEND:
+    if act.how in (How.EXTEND, How.DOOM):
         return False
     if act.how in (How.RELEASE, How.RETURN):
         return not act.for_ms

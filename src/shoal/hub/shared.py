@@ -18,6 +18,7 @@ from shoal.core.group import Delivery, check_delivery
 from shoal.core.limits import KEYS_AHEAD
 from shoal.core.model import Shard, ShardId, StreamName
 from shoal.core.share import (
+    DOOMED,
     Act,
     Given,
     Granted,
@@ -43,8 +44,8 @@ from shoal.share_port import Received, Settling, ShareAnswer, ShareNews, ShareTo
 
 _log: Final = logging.getLogger("shoal.hub.shared")
 
-BURY_MS: Final = 60_000
-"""For how long records are kept from others while they are put into the dead stream."""
+BURY_MS: Final = 10_000
+"""How long it may take to put records into the dead stream, before another hub does it, too."""
 _ROUNDS: Final = 64
 """Times that one receive looks further for keys that are free, or buries what is in its way."""
 _KNOWN: Final = 1024
@@ -180,12 +181,12 @@ class LocalShares:
     def reject(
         self, name: StreamName, group_id: int, settlings: Sequence[Settling], reason: str
     ) -> list[Settled]:
-        """See ShareService. Held on to first, so that none comes to another while it is buried."""
+        """See ShareService. Doomed first: whatever becomes of us, none of them is handed out again."""
         view = self._view(name, group_id)
         held = self.settle(
             name,
             group_id,
-            [replace(one, act=replace(one.act, how=How.EXTEND, for_ms=BURY_MS)) for one in settlings],
+            [replace(one, act=replace(one.act, how=How.DOOM, for_ms=BURY_MS)) for one in settlings],
         )
         settled = []
         for one, answer in zip(settlings, held, strict=True):
@@ -221,7 +222,7 @@ class LocalShares:
         given = []
         for low, high in ranges:
             found = [span for span in spans if span.low < high and low < span.high]
-            given += [Given(max(low, s.low), min(high, s.high), s.attempts) for s in found]
+            given += [Given(max(low, s.low), min(high, s.high), s.attempts % DOOMED) for s in found]
             if not found:
                 given.append(Given(low, high, 1))
         return given
@@ -391,4 +392,4 @@ def _cut(given: Sequence[Given], end: int) -> list[Given]:
     return [one._replace(high=min(one.high, end)) for one in given if one.low < end]
 
 
-_TOO_OFTEN: Final = "handed out as often as the group allows, and never acknowledged"
+_TOO_OFTEN: Final = "handed out as often as the group allows, or rejected, and never acknowledged"

@@ -1,0 +1,63 @@
+"""A consumer of a shared group in a process of its own: acknowledges most, releases some, rejects a few.
+
+It writes down what it has acknowledged once the hub has said so; SIGKILL may come at any time.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import shoal
+from shoal.core.errors import HoldExpired
+from shoal.testing.workers import Report
+
+STREAM, GROUP = "jobs", "queue"
+VISIBILITY_S = 2.0
+
+
+def consume(report: Report, url: str, log: Path, seed: int) -> None:
+    """Work until there was nothing to do for longer than a dead consumer's records take to come back."""
+    rng = random.Random(seed)
+    with (
+        shoal.connect(url) as hub,
+        shoal.SharedConsumer(hub, STREAM, GROUP) as consumer,
+        log.open("a") as out,
+    ):
+        report("ready")
+        while received := consumer.receive(500, wait=VISIBILITY_S * 3):
+            try:
+                done = _settle(consumer, received, rng)
+            except HoldExpired:
+                continue  # The machine was slow; another has them.
+            out.write("".join(f"{received.shard}:{low}-{high}\n" for low, high in done))
+            out.flush()
+    report("done")
+
+
+def _settle(
+    consumer: shoal.SharedConsumer, received: shoal.ReceivedBatch, rng: random.Random
+) -> list[tuple[int, int]]:
+    offsets = list(received.offsets)
+    if rng.random() < 0.1:
+        some = rng.sample(offsets, max(1, len(offsets) // 20))
+        consumer.release(received, some, delay=rng.choice((0.0, 0.3)))
+        offsets = sorted(set(offsets) - set(some))
+    if rng.random() < 0.05 and offsets:
+        consumer.reject(received, offsets[0], reason="it happens")
+        offsets = offsets[1:]
+    if not offsets:
+        return []
+    consumer.ack(received, offsets)
+    return _runs(offsets)
+
+
+def _runs(offsets: list[int]) -> list[tuple[int, int]]:
+    """Runs of offsets, which rise, as first and last."""
+    runs: list[tuple[int, int]] = []
+    for offset in offsets:
+        if runs and runs[-1][1] == offset - 1:
+            runs[-1] = (runs[-1][0], offset)
+        else:
+            runs.append((offset, offset))
+    return runs
