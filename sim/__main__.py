@@ -4,6 +4,7 @@ python -m sim --seed 7 --trace        one history, line by line
 python -m sim --seeds 0:1000          many, with a summary
 python -m sim --soak-minutes 60       fresh ones, for so long
 python -m sim explore                 all histories of small worlds; see `explorer`
+python -m sim --shared …              the same of shared groups; see `shared_world`
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from collections import Counter
 
 from sim import explorer
+from sim.shared_world import SharedWorld
 from sim.world import Outcome, World
 
 
@@ -29,21 +31,26 @@ def main() -> int:
     parser.add_argument("--seeds", default="0:200", help="a range, as 0:1000")
     parser.add_argument("--soak-minutes", type=float, help="run fresh seeds for so long")
     parser.add_argument("--soak-from", type=int, default=1_000_000, help="the first seed of a soak")
+    parser.add_argument("--shared", action="store_true", help="worlds of shared groups")
     parser.add_argument("--lines", type=int, default=60, help="of the trace, printed for a seed that fails")
     arguments = parser.parse_args()
+    kind: Kind = SharedWorld if arguments.shared else World
     if arguments.seed is not None:
-        return _replay(arguments.seed, None if arguments.trace else arguments.lines)
+        return _replay(kind, arguments.seed, None if arguments.trace else arguments.lines)
     first, last = (int(part) for part in arguments.seeds.split(":"))
     seeds = range(first, last)
     until = None
     if arguments.soak_minutes is not None:
         seeds = range(arguments.soak_from, arguments.soak_from + 10**9)
         until = time.monotonic() + arguments.soak_minutes * 60
-    return _sweep(seeds, until, arguments.lines)
+    return _sweep(kind, seeds, until, arguments.lines)
 
 
-def _replay(seed: int, lines: int | None) -> int:
-    outcome = World(seed, is_traced=True).run()
+Kind = type[World] | type[SharedWorld]
+
+
+def _replay(kind: Kind, seed: int, lines: int | None) -> int:
+    outcome = kind(seed, is_traced=True).run()
     shown = list(outcome.history.lines)
     for line in shown if lines is None else shown[max(0, len(shown) - lines) :]:
         _print(line)
@@ -51,7 +58,7 @@ def _replay(seed: int, lines: int | None) -> int:
     return 1 if outcome.violation else 0
 
 
-def _sweep(seeds: range, until: float | None, lines: int) -> int:
+def _sweep(kind: Kind, seeds: range, until: float | None, lines: int) -> int:
     began = time.monotonic()
     faults: Counter[str] = Counter()
     counts: Counter[str] = Counter()
@@ -61,7 +68,7 @@ def _sweep(seeds: range, until: float | None, lines: int) -> int:
     for seed in seeds:
         if until is not None and time.monotonic() > until:
             break
-        outcome = World(seed).run()
+        outcome = kind(seed).run()
         kinds[outcome.kind.value] += 1
         events, virtual_ms = events + outcome.events, virtual_ms + outcome.virtual_ms
         faults += outcome.history.faults
@@ -80,7 +87,7 @@ def _sweep(seeds: range, until: float | None, lines: int) -> int:
     _print("counts: " + ", ".join(f"{kind} {number:,}" for kind, number in sorted(counts.items())))
     if failed:
         _print(f"{len(failed)} seeds failed: {failed[:40]}; the first of them ends so:")
-        _replay(failed[0], lines)
+        _replay(kind, failed[0], lines)
     return 1 if failed else 0
 
 

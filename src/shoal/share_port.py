@@ -14,7 +14,7 @@ from shoal.core.errors import ShoalError
 from shoal.core.group import Group, Note
 from shoal.core.listening import Listener
 from shoal.core.model import ShardId, StreamInfo, StreamName
-from shoal.core.share import Act, Answer, Given, Receive, Settle, Settled, ShareRules, ShareState
+from shoal.core.share import Act, Answer, Given, Left, Receive, Settle, Settled, ShareRules, ShareState
 from shoal.core.spans import Range
 from shoal.wire.batch import Batch
 
@@ -34,8 +34,8 @@ class ShareTouch:
     shard: ShardId
     act: Act
     rules: ShareRules
-    clock_ms: int
-    """The shard's clock is at least here by now."""
+    left: Left
+    """What the hub knows to be left of the waits that it has seen."""
     seen: int = 0
     """The highest version of the row that the hub has seen."""
 

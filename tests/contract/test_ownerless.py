@@ -1,4 +1,4 @@
-"""Groups without owners on every database: bounds, rows that are made at once, and clocks of shards."""
+"""Groups without owners on every database: bounds, rows that are made at once, and waits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import shoal
 from shoal import BroadcastConsumer, SharedConsumer
 from shoal.core.errors import TooManyPositions
 from shoal.core.model import ShardId
-from shoal.core.share import How, Receive, Settle, Settled, ShareRules
+from shoal.core.share import How, Receive, Settle, Settled, ShareRules, ShareState
 from shoal.share_port import ShareTouch
 from shoal.store.sql.store import SQLStore
 
@@ -50,7 +50,7 @@ def test_consumers_that_come_at_once_from_several_hubs_share_the_rows_of_new_sha
         assert sum(threads.map(work, range(5))) == 3
 
 
-def test_a_shard_clock_goes_on_by_what_is_shown_to_it_and_a_row_that_went_back_gives_no_number_twice(
+def test_a_wait_ends_by_what_is_told_of_it_and_a_row_that_went_back_gives_no_number_twice(
     store_url: str,
 ) -> None:
     with shoal.connect(store_url) as hub:
@@ -62,33 +62,32 @@ def test_a_shard_clock_goes_on_by_what_is_shown_to_it_and_a_row_that_went_back_g
     store = SQLStore.open(store_url)
     try:
 
-        def touch(act: Receive | Settle, clock_ms: int, seen: int = 0) -> ShareTouch:
-            return ShareTouch(
+        def done(act: Receive | Settle, left: dict[int, int], seen: int = 0) -> tuple[ShareState, object]:
+            touch = ShareTouch(
                 group_id=group.id,
                 stream_id=stream.id,
                 shard=ShardId(0),
                 act=act,
                 rules=RULES,
-                clock_ms=clock_ms,
+                left=left,
                 seen=seen,
             )
+            (answer,) = store.share([touch], 0)
+            assert isinstance(answer, tuple)
+            return answer
 
         asked = Receive(consumer="ada", max_records=1, visibility_ms=100)
-        first, second = store.share([touch(asked, 0), touch(asked, 50)], 0)
-        assert isinstance(first, tuple)
-        assert isinstance(second, tuple)
-        assert (first[0].clock_ms, second[0].clock_ms) == (0, 50)
+        assert done(asked, {})[0].left == {1: 100}
+        assert done(asked, {1: 50})[0].left == {1: 50, 2: 100}
         late = Settle(consumer="ada", hold=1, ranges=[(0, 1)], how=How.ACK)
-        (refused,) = store.share([touch(late, 100)], 0)
-        assert isinstance(refused, tuple)
-        assert isinstance(refused[1], Settled)
-        assert refused[1].taken == 0
-        (after,) = store.share([touch(asked, 100, seen=1000)], 0)
-        assert isinstance(after, tuple)
-        assert after[0].version > 1000
-        assert after[0].holds > 1000
+        state, refused = done(late, {1: 0})
+        assert isinstance(refused, Settled)
+        assert (refused.taken, state.left) == (0, {2: 100})
+        after, _ = done(asked, {}, seen=1000)
+        assert after.version > 1000
+        assert after.holds > 1000
         view = store.load_shares(group.id)
         assert view is not None
-        assert view.states[ShardId(0)] == after[0]
+        assert view.states[ShardId(0)] == after
     finally:
         store.close()

@@ -4,8 +4,9 @@ All below `start` is settled; between `start` and `next`, everything but the ope
 nothing was handed out yet. A hold is a number that is given once; whoever settles a record shows the number
 it was handed out under, and is refused once that hold has ended. So a record is settled once.
 
-The shard has a clock of its own, in its row: it goes on by what anyone has measured between two looks at it,
-and never faster than time itself (see `hub.shared`). No clock of a consumer is compared with another's.
+No instant is kept, and no clock compared with another: each wait (a hold's end, a delay) is a pledge with a
+number of its own and what is left of it. Whoever has seen a pledge takes off what it has measured since, on
+its own clock (see `hub.watches`); so it never ends early, and ends as long as anyone looks.
 
 Invariants: spans rise, do not overlap, and lie below `next`; a record is in at most one hold; with keys one
 at a time, a record is handed out only if no earlier one of its key is open.
@@ -38,7 +39,10 @@ class ShareState:
     next: int = 0
     """The first offset that was never handed out, or looked at."""
     open: tuple[Span, ...] = ()
-    clock_ms: int = 0
+    pledges: int = 0
+    """The last number that was given to a wait."""
+    left: Mapping[int, int] = field(default_factory=dict)
+    """How much is left of each wait, in milliseconds, as far as anyone has told."""
     holds: int = 0
     """The last number that was given to a hold."""
     holders: Mapping[int, str] = field(default_factory=dict)
@@ -125,6 +129,9 @@ class Restart:
 
 Act = Receive | Settle | Reopen | Restart
 
+Left = Mapping[int, int]
+"""What an observer knows to be left, at most, of waits that it has seen: by their numbers, in ms."""
+
 
 class Given(NamedTuple):
     """Records that were handed out together."""
@@ -171,10 +178,10 @@ Answer = Granted | Settled
 
 
 def step(
-    state: ShareState, act: Act, shard: Shard, rules: ShareRules, clock_ms: int
+    state: ShareState, act: Act, shard: Shard, rules: ShareRules, left: Left
 ) -> tuple[ShareState, Answer]:
-    """Let time pass up to `clock_ms` of the shard's clock, then do this. Same arguments, same answer."""
-    now = passed(state, shard, clock_ms)
+    """Let time pass, as far as `left` knows of it, then do this. Same arguments, same answer."""
+    now = passed(state, shard, left)
     after: ShareState
     answer: Answer
     match act:
@@ -195,22 +202,37 @@ def step(
 
 def forgotten(state: ShareState, seen: int) -> ShareState:
     """Someone has seen a later version than the store has: no number that was given since comes again."""
-    return replace(state, version=seen, holds=state.holds + EPOCH_JUMP, news=state.news + EPOCH_JUMP)
+    return replace(
+        state,
+        version=seen,
+        holds=state.holds + EPOCH_JUMP,
+        pledges=state.pledges + EPOCH_JUMP,
+        news=state.news + EPOCH_JUMP,
+    )
 
 
-def passed(state: ShareState, shard: Shard, clock_ms: int) -> ShareState:
-    """The state at this time: holds that ran out have ended, and what retention took is counted."""
-    clock_ms = max(state.clock_ms, clock_ms)
+def passed(state: ShareState, shard: Shard, left: Left) -> ShareState:
+    """The state by now: waits that ran out have ended, and what retention took is counted.
+
+    `left`: what an observer knows to be left at most, of waits that it has seen.
+    """
     if state.start < shard.first_offset:
         state = _trimmed(state, shard.first_offset)
-    if any(0 < span.at_ms <= clock_ms for span in state.open):
-        state = _with_open(state, joined(_ripened(span, clock_ms) for span in state.open))
-    return state if clock_ms == state.clock_ms else replace(state, clock_ms=clock_ms)
+    if not state.left:
+        return state
+    now = {pledge: min(rest, left.get(pledge, rest)) for pledge, rest in state.left.items()}
+    if now == state.left:
+        return state
+    state = replace(state, left=now)
+    over = {pledge for pledge, rest in now.items() if rest <= 0}
+    if not over:
+        return state
+    return _with_open(state, joined(_ripened(span, over) for span in state.open))
 
 
-def _ripened(span: Span, clock_ms: int) -> Span:
+def _ripened(span: Span, over: set[int]) -> Span:
     """What ran out is nobody's, and may be received; so may what was to wait until now."""
-    return span._replace(hold=0, at_ms=0) if 0 < span.at_ms <= clock_ms else span
+    return span._replace(hold=0, pledge=0) if span.pledge in over else span
 
 
 def _trimmed(state: ShareState, first_offset: int) -> ShareState:
@@ -227,12 +249,21 @@ def _trimmed(state: ShareState, first_offset: int) -> ShareState:
 
 
 def _with_open(state: ShareState, spans: tuple[Span, ...]) -> ShareState:
-    """These are open from now on. Holds without a record are over."""
-    left = {span.hold for span in spans}
-    holders = state.holders
-    if not holders.keys() <= left:
-        holders = {hold: consumer for hold, consumer in holders.items() if hold in left}
-    return replace(state, open=spans, holders=holders)
+    """These are open from now on. Holds and waits without a record are over."""
+    holds = {span.hold for span in spans}
+    pledges = {span.pledge for span in spans}
+    return replace(
+        state,
+        open=spans,
+        holders={hold: consumer for hold, consumer in state.holders.items() if hold in holds},
+        left={pledge: rest for pledge, rest in state.left.items() if pledge in pledges},
+    )
+
+
+def _pledged(state: ShareState, for_ms: int) -> ShareState:
+    """One more wait; its number is the last that was given."""
+    number = state.pledges + 1
+    return replace(state, pledges=number, left={**state.left, number: max(1, for_ms)})
 
 
 # --- Receiving. -------------------------------------------------------------------------------------
@@ -243,7 +274,7 @@ class _Taking:
 
     def __init__(self, state: ShareState, act: Receive, rules: ShareRules) -> None:
         self.hold = state.holds + 1
-        self.deadline_ms = state.clock_ms + max(1, act.visibility_ms)
+        self.pledge = state.pledges + 1
         self.left = act.max_records
         self.rules = rules
         self.open: list[Span] = []
@@ -259,7 +290,7 @@ class _Taking:
         is_doomed = span.attempts >= self.rules.max_attempts
         attempts = span.attempts if is_doomed else span.attempts + 1
         (self.doomed if is_doomed else self.given).append(Given(span.low, cut, attempts % DOOMED))
-        self.open.append(Span(span.low, cut, attempts, self.hold, self.deadline_ms, span.key))
+        self.open.append(Span(span.low, cut, attempts, self.hold, self.pledge, span.key))
         if cut < span.high:
             self.open.append(span._replace(low=cut))
 
@@ -279,7 +310,7 @@ def _received(state: ShareState, act: Receive, shard: Shard, rules: ShareRules) 
     taking = _Taking(state, act, rules)
     for span in state.open:
         is_blocked = taking.is_busy(span.key)
-        if taking.left and not span.hold and not span.at_ms and not is_blocked:
+        if taking.left and not span.pledge and not is_blocked:
             taking.take(span)
         else:
             taking.pass_by(span)
@@ -300,7 +331,7 @@ def _received(state: ShareState, act: Receive, shard: Shard, rules: ShareRules) 
         # Records may have been passed by all the same.
         return replace(state, open=tuple(taking.open), next=upto), answer
     after = replace(
-        state,
+        _pledged(state, act.visibility_ms),
         open=joined(taking.open),
         next=upto,
         holds=taking.hold,
@@ -354,7 +385,9 @@ def _settled(state: ShareState, act: Settle, shard: Shard, rules: ShareRules) ->
     carved = carve(state.open, act.ranges)
     mine = [part for part in carved.parts if part.hold == act.hold and act.hold]
     others = [part for part in carved.parts if part.hold != act.hold or not act.hold]
-    again, doomed = _after(mine, act, state.clock_ms, rules)
+    if mine and (act.how in (How.EXTEND, How.DOOM) or (act.how is How.RELEASE and act.for_ms)):
+        state = _pledged(state, act.for_ms)
+    again, doomed = _after(mine, act, state.pledges, rules)
     refused = [((part.low, part.high), _why(part, act)) for part in others]
     refused += [piece for part in carved.missing for piece in _missing(part, state.next)]
     after = _with_open(state, put_back(carved, [*others, *again]))
@@ -374,23 +407,28 @@ def _settled(state: ShareState, act: Settle, shard: Shard, rules: ShareRules) ->
 
 
 def _after(
-    mine: Sequence[Span], act: Settle, clock_ms: int, rules: ShareRules
+    mine: Sequence[Span], act: Settle, pledge: int, rules: ShareRules
 ) -> tuple[list[Span], list[Span]]:
-    """What stays open of the holder's records, and which of them have had their last attempt."""
+    """What stays open of the holder's records, and which of them have had their last attempt.
+
+    `pledge` is the wait that begins with this act, if one does.
+    """
     match act.how:
         case How.ACK | How.DEAD:
             return [], []
         case How.EXTEND:
-            return [part._replace(at_ms=clock_ms + max(1, act.for_ms)) for part in mine], []
+            return [part._replace(pledge=pledge) for part in mine], []
         case How.DOOM:
-            at_ms = clock_ms + max(1, act.for_ms)
-            return [part._replace(at_ms=at_ms, attempts=part.attempts % DOOMED + DOOMED) for part in mine], []
+            dead = [part.attempts % DOOMED + DOOMED for part in mine]
+            return [
+                part._replace(pledge=pledge, attempts=count) for part, count in zip(mine, dead, strict=True)
+            ], []
         case How.RETURN:
-            return [part._replace(hold=0, at_ms=0, attempts=part.attempts - 1) for part in mine], []
+            return [part._replace(hold=0, pledge=0, attempts=part.attempts - 1) for part in mine], []
         case How.RELEASE:
             doomed = [part for part in mine if part.attempts >= rules.max_attempts]
-            due = clock_ms + act.for_ms if act.for_ms else 0
-            again = [part._replace(hold=0, at_ms=due) for part in mine if part.attempts < rules.max_attempts]
+            due = pledge if act.for_ms else 0
+            again = [part._replace(hold=0, pledge=due) for part in mine if part.attempts < rules.max_attempts]
             return [*again, *doomed], doomed
         case _:
             assert_never(act.how)
@@ -428,7 +466,12 @@ def _is_news(before: ShareState, after: ShareState, act: Settle, shard: Shard, r
 
 def is_over(state: ShareState, shard: Shard) -> bool:
     """Nothing is left in it for this group, and nothing will come."""
-    return not shard.is_open and state.start >= shard.next_offset
+    return not shard.is_open and settled_below(state, shard) >= shard.next_offset
+
+
+def settled_below(state: ShareState, shard: Shard) -> int:
+    """All below is settled, or was taken by retention, whether or not that is written down yet."""
+    return state.start if state.start >= shard.first_offset else _trimmed(state, shard.first_offset).start
 
 
 def _reopened(state: ShareState, act: Reopen) -> tuple[ShareState, Settled]:
@@ -454,7 +497,7 @@ def _reopened(state: ShareState, act: Reopen) -> tuple[ShareState, Settled]:
 
 
 def _restarted(state: ShareState, act: Restart) -> ShareState:
-    return replace(state, next=act.offset, open=(), holders={}, news=state.news + 1)
+    return replace(state, next=act.offset, open=(), holders={}, left={}, news=state.news + 1)
 
 
 # --- Looking ahead. ---------------------------------------------------------------------------------
@@ -470,20 +513,18 @@ class Outlook(NamedTuple):
     is_full: bool
 
 
-def outlook(state: ShareState, shard: Shard, clock_ms: int) -> Outlook:
+def outlook(state: ShareState, shard: Shard, left: Left) -> Outlook:
     """Without changing anything: whether it is worth asking."""
-    now = passed(state, shard, clock_ms)
+    now = passed(state, shard, left)
     busy: set[int] = set()
     has_some = False
-    due: int | None = None
     for span in now.open:
-        if span.at_ms:
-            left = span.at_ms - now.clock_ms
-            due = left if due is None else min(due, left)
-        elif not span.key or span.key not in busy:
+        if not span.pledge and span.key not in busy:
             has_some = True
             break
-        busy.add(span.key)
+        if span.key:
+            busy.add(span.key)
     is_full = is_at_bound(now)
     has_new = now.next < shard.next_offset
-    return Outlook(has_some or (has_new and not is_full), due, is_full and has_new)
+    due_ms = min(now.left.values(), default=None)
+    return Outlook(has_some or (has_new and not is_full), due_ms, is_full and has_new)

@@ -11,7 +11,7 @@ from shoal.core.lineage import ancestors, ended
 from shoal.core.listening import DROPPED, Listener
 from shoal.core.listening import described as described_positions
 from shoal.core.model import Shard, ShardId, StreamInfo
-from shoal.core.share import ShareRules, ShareState, is_at_bound, is_over, passed
+from shoal.core.share import ShareRules, ShareState, is_at_bound, is_over, passed, settled_below
 
 
 def rules_of(settings: GroupSettings) -> ShareRules:
@@ -55,7 +55,7 @@ def described_shared(
         _shard(
             stream,
             shard,
-            passed(states[shard.id], shard, 0),
+            passed(states[shard.id], shard, {}),
             is_ready=shard.id in ready,
             done=_ended(stream.shards, states),
             since_ms=since_ms.get(shard.id, group.created_ms),
@@ -123,7 +123,10 @@ def described_broadcast(
 
 
 def _ended(shards: Sequence[Shard], states: Mapping[ShardId, ShareState]) -> set[ShardId]:
-    return ended(shards, {shard: state.start for shard, state in states.items()})
+    return ended(
+        shards,
+        {shard.id: settled_below(states[shard.id], shard) for shard in shards if shard.id in states},
+    )
 
 
 def _shard(
@@ -191,8 +194,9 @@ def _consumers(states: Mapping[ShardId, ShareState]) -> tuple[ConsumerInfo, ...]
         for span in state.open:
             if span.hold:
                 name = consumer_name(state.holders.get(span.hold, "?"))
-                many, ends = held.get(name, (0, span.at_ms - state.clock_ms))
-                held[name] = (many + span.high - span.low, min(ends, span.at_ms - state.clock_ms))
+                rest = state.left.get(span.pledge, 0)
+                many, ends = held.get(name, (0, rest))
+                held[name] = (many + span.high - span.low, min(ends, rest))
     return tuple(
         ConsumerInfo(name=name, in_flight=many, ends_ms=max(0, ends))
         for name, (many, ends) in sorted(held.items())

@@ -22,8 +22,8 @@ class Span(NamedTuple):
     """How often they were handed out."""
     hold: int = 0
     """The number of the hold that they are under; 0: they are nobody's."""
-    at_ms: int = 0
-    """On the shard's clock: when the hold ends, or from when on they may be received."""
+    pledge: int = 0
+    """The number of the wait that ends their hold, or their delay; 0: there is none."""
     key: int = 0
     """Of a single record, where keys are kept one at a time: its key's hash. 0: it has none."""
 

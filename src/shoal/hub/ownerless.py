@@ -91,7 +91,7 @@ class OwnerlessGroups:
                 shard=shard,
                 act=Restart(offset=offset),
                 rules=rules,
-                clock_ms=0,
+                left={},
             )
             for shard, offset in sorted(positions.items())
         ]

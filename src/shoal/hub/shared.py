@@ -35,10 +35,10 @@ from shoal.core.share_view import full_text, receivable, rules_of
 from shoal.core.spans import Range, without
 from shoal.forks import renew_in_child
 from shoal.hub.burying import Log, bury
-from shoal.hub.clocks import ShardClocks
 from shoal.hub.committer import Committer
 from shoal.hub.held_records import HeldRecords, Reading
 from shoal.hub.ownerless import OwnerlessGroups
+from shoal.hub.watches import Watches
 from shoal.ports import Following, Place, ShardEnd, Store
 from shoal.share_port import Received, Settling, ShareAnswer, ShareNews, ShareTouch, ShareView
 
@@ -62,7 +62,7 @@ class LocalShares:
     def __init__(self, store: Store, log: SharedLog) -> None:
         self._store, self._log = store, log
         self._groups = OwnerlessGroups(store)
-        self._clocks = ShardClocks()
+        self._watches = Watches()
         self._records = HeldRecords(log)
         self._committer: Committer[ShareTouch, ShareAnswer] = Committer(store.share, lambda _: 0)
         self.renew()
@@ -100,7 +100,7 @@ class LocalShares:
         view = self._groups.viewed(group_id)
         check_delivery(view.group, str(name), Delivery.SHARED)
         for shard, state in view.states.items():
-            self._clocks.see(group_id, shard, state.clock_ms)
+            self._watches.see(group_id, shard, state)
         self._known(view).see(view.states.items())
         return view
 
@@ -124,8 +124,8 @@ class LocalShares:
         first = self._turn % max(1, len(shards))
         looks = {}
         for shard in (*shards[first:], *shards[:first]):
-            clock_ms = self._clocks.now_ms(view.group.id, shard.id)
-            looks[shard.id] = look = outlook(view.states[shard.id], shard, clock_ms)
+            left = self._watches.left(view.group.id, shard.id)
+            looks[shard.id] = look = outlook(view.states[shard.id], shard, left)
             if look.has_some:
                 received = self._take(view, shard, asked, max_bytes)
                 if received is not None:
@@ -271,7 +271,7 @@ class LocalShares:
                     shard=shard,
                     act=act,
                     rules=rules,
-                    clock_ms=self._clocks.now_ms(view.group.id, shard),
+                    left=self._watches.left(view.group.id, shard),
                     seen=known.version(shard),
                 )
                 for shard, act in acts
@@ -282,7 +282,7 @@ class LocalShares:
             if isinstance(answer, ShoalError):
                 self._forget(view.group.id)
                 raise answer
-            self._clocks.see(view.group.id, shard, answer[0].clock_ms)
+            self._watches.see(view.group.id, shard, answer[0])
             if known.see([(shard, answer[0])]):
                 self._store.signal.ring([(ShareNews(view.group.id), known.news)])
             self._warn_of_losses(view, shard, answer[0])

@@ -27,13 +27,14 @@ def encoded(state: ShareState) -> bytes:
     spans = state.open
     has_keys = any(span.key for span in spans)
     body: list[object] = [
-        [state.next, state.clock_ms, state.holds, state.acknowledged, state.dead, state.lost],
+        [state.next, state.pledges, state.holds, state.acknowledged, state.dead, state.lost],
         {str(hold): consumer for hold, consumer in state.holders.items()},
+        [[pledge, rest] for pledge, rest in state.left.items()],
         _distances(span.low for span in spans),
         [span.high - span.low for span in spans],
         [span.attempts for span in spans],
         _distances(span.hold for span in spans),
-        _distances(span.at_ms for span in spans),
+        _distances(span.pledge for span in spans),
         [span.key for span in spans] if has_keys else [],
     ]
     text = json.dumps(body, separators=(",", ":")).encode()
@@ -52,24 +53,25 @@ def _decoded(stored: bytes, version: int, news: int) -> ShareState:
     form, text = stored[:1], stored[1:]
     if form not in (PLAIN, PACKED):
         raise ValueError(f"form {form!r} is not known")
-    counts, holders, lows, lengths, attempts, of_holds, times, keys = json.loads(
+    counts, holders, left, lows, lengths, attempts, of_holds, of_pledges, keys = json.loads(
         text if form == PLAIN else zlib.decompress(text)
     )
-    following, clock_ms, holds, acknowledged, dead, lost = counts
+    following, pledges, holds, acknowledged, dead, lost = counts
     starts = list(accumulate(lows))
     spans = zip(
         starts,
         map(sum, zip(starts, lengths, strict=True)),
         attempts,
         accumulate(of_holds),
-        accumulate(times),
+        accumulate(of_pledges),
         keys or [0] * len(starts),
         strict=True,
     )
     return ShareState(
         next=following,
         open=tuple(map(Span._make, spans)),
-        clock_ms=clock_ms,
+        pledges=pledges,
+        left=dict(left),
         holds=holds,
         holders={int(hold): consumer for hold, consumer in holders.items()},
         acknowledged=acknowledged,

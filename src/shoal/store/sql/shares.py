@@ -128,7 +128,7 @@ class SQLShares:
                 if touch.seen > state.version:
                     state = forgotten(state, touch.seen)
                 state, answer = step(
-                    state, touch.act, shards[touch.stream_id, touch.shard], touch.rules, touch.clock_ms
+                    state, touch.act, shards[touch.stream_id, touch.shard], touch.rules, touch.left
                 )
                 states[where] = state
                 answers.append((state, answer))
