@@ -161,6 +161,7 @@ EXAMPLES = [
     "retry_and_dead_letters",
     "typed_columns",
     "word_count",
+    "work_queue",
 ]
 
 

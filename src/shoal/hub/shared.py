@@ -46,6 +46,9 @@ _log: Final = logging.getLogger("shoal.hub.shared")
 
 BURY_MS: Final = 10_000
 """How long it may take to put records into the dead stream, before another hub does it, too."""
+GATHER_S: Final = 0.001
+GATHER_SHARE: Final = 0.25
+"""Consumers that were answered together come back together, once each has read what it was given."""
 _ROUNDS: Final = 64
 """Times that one receive looks further for keys that are free, or buries what is in its way."""
 _KNOWN: Final = 1024
@@ -64,7 +67,9 @@ class LocalShares:
         self._groups = OwnerlessGroups(store)
         self._watches = Watches()
         self._records = HeldRecords(log)
-        self._committer: Committer[ShareTouch, ShareAnswer] = Committer(store.share, lambda _: 0)
+        self._committer: Committer[ShareTouch, ShareAnswer] = Committer(
+            store.share, lambda _: 0, gather_s=GATHER_S, gather_share=GATHER_SHARE
+        )
         self.renew()
         renew_in_child(self)
 
