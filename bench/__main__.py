@@ -340,7 +340,7 @@ def _shared_lines(
         ),
     )
     alone = shared.singly(hub, "few", "singly", seconds)
-    report.add("shared", Line(f"{name}: acknowledged one by one, each durable", _rate(alone)))
+    report.add("shared", Line(f"{name}: acknowledged one by one, each durable", f"{alone:,.0f} records/s"))
 
 
 _SECTIONS: Final[dict[str, Callable[[Report, Path, Chunk, int], None]]] = {

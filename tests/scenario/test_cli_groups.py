@@ -361,3 +361,32 @@ def test_what_cannot_be_done_is_said_in_one_line_with_a_code(
     assert told in run("group", *words.split(), exits=code).stderr
     assert [each["group"] for each in json_of(run("group", "list", "--json"))] == ["billing"]
     assert checkpoints(run) == [0, 0]
+
+
+def test_groups_without_owners_are_made_shown_and_changed(run: Run, hub: shoal.Hub) -> None:
+    hub.create_stream("jobs", shards=1)
+    hub.append("jobs", 0, [b"a", b"b", b"c"])
+    words = "group create jobs queue --delivery shared --visibility 5m --max-attempts 2 --key-ordered"
+    made = run(*words.split()).output
+    assert "shared, one record of a key at a time, visibility 5m, to the dead stream after 2 att" in made
+    run("group", "create", "jobs", "screens", "--delivery", "broadcast", "--unused", "2d")
+    consumer = shoal.SharedConsumer(hub, "jobs", "queue", "ada")
+    received = consumer.receive(2)
+    consumer.ack(received, 1)
+    with shoal.BroadcastConsumer(hub, "jobs", "screens", "hall") as screen:
+        assert screen.poll() is not None
+    shown = run("group", "describe", "jobs", "queue").output
+    assert "1 consumers with 1 records in flight, 2 records to come" in shown
+    assert "ada" in shown
+    queue = json_of(run("group", "describe", "jobs", "queue", "--json"))
+    assert (queue["lag"], queue["shards"][0]["in_flight"], queue["consumers"][0]["name"]) == (2, 1, "ada")
+    screens = json_of(run("group", "describe", "jobs", "screens", "--json"))
+    assert (screens["positions"][0]["offsets"], screens["dropped"]) == ({"0": 3}, [])
+    assert "unused positions are dropped after 2d" in run("group", "describe", "jobs", "screens").output
+    assert [one["group"] for one in json_of(run("group", "list", "jobs", "--json"))] == [
+        "queue",
+        "screens",
+    ]
+    assert "max_attempts 2 → 9" in run("group", "update", "jobs", "queue", "--max-attempts", "9").output
+    assert "ada" in run("group", "delete", "jobs", "queue", exits=4).stderr
+    run("group", "delete", "jobs", "queue", "--force")

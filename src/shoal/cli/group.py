@@ -187,6 +187,9 @@ def update(
     in_order: Annotated[bool | None, typer.Option(_ORDER, help=_ORDER_HELP, show_default=False)] = None,
     timeout: Annotated[str | None, typer.Option(metavar="TIME", help=_TIMEOUT_HELP)] = None,
     handover_timeout: Annotated[str | None, typer.Option(metavar="TIME", help=_HANDOVER_HELP)] = None,
+    visibility: Annotated[str | None, typer.Option(metavar="TIME", help=_VISIBILITY_HELP)] = None,
+    max_attempts: Annotated[int | None, typer.Option(metavar="COUNT", help=_ATTEMPTS_HELP)] = None,
+    unused: Annotated[str | None, typer.Option(metavar="TIME", help=_UNUSED_HELP)] = None,
     json: AsJson = False,
 ) -> None:
     """Change a group's settings, also while it runs; what is not given stays."""
@@ -197,10 +200,16 @@ def update(
         changes["timeout"] = parse_seconds("timeout", timeout)
     if handover_timeout is not None:
         changes["handover_timeout"] = parse_bound("handover_timeout", handover_timeout)
+    for name, value in (("visibility", visibility), ("unused", unused)):
+        if value is not None:
+            changes[name] = parse_seconds(name, value)
+    if max_attempts is not None:
+        changes["max_attempts"] = max_attempts
     if not changes:
         raise typer.BadParameter(
             "give at least one setting to change",
-            param_hint="--in-order, --not-in-order, --timeout or --handover-timeout",
+            param_hint="--in-order, --not-in-order, --timeout, --handover-timeout, --visibility, "
+            "--max-attempts or --unused",
         )
     with connect(hub, leases=leases) as opened:
         before = opened.describe_group(stream, group).settings
@@ -233,7 +242,7 @@ def delete(
     """Remove a group with its checkpoints. Asks first; where nobody can be asked, --yes is needed."""
     with connect(hub, leases=leases) as opened:
         info = opened.describe_group(stream, group)
-        users = [member.name for member in info.members]
+        users = [member.name for member in info.members] + [one.name for one in info.consumers]
         if not force and not yes:
             if users:  # The hub would say so too, but after the question.
                 raise GroupInUse(group=info.name, consumers=users)

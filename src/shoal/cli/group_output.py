@@ -89,7 +89,7 @@ def settings_line(settings: GroupSettings) -> str:
     return (
         f"{'in order' if settings.in_order else 'not in order'}, {settings.coordination.value}{table}, "
         f"{settings.delivery.value}, strategy {settings.strategy}, timeout {age(settings.timeout_ms)}, "
-        f"hand-over timeout {_setting(settings.handover_timeout_ms)}"
+        f"hand-over timeout {_setting('handover_timeout_ms', settings.handover_timeout_ms)}"
     )
 
 
@@ -145,7 +145,7 @@ def waiting_lines(info: GroupInfo) -> list[str]:
 def changes_text(old: GroupSettings, new: GroupSettings) -> str:
     """What an update changed, with both values."""
     lines = [
-        f"{name.removesuffix('_ms')} {_setting(getattr(old, name))} → {_setting(getattr(new, name))}"
+        f"{name.removesuffix('_ms')} {' → '.join(_setting(name, getattr(one, name)) for one in (old, new))}"
         for name in changed(old, new)
     ]
     return ", ".join(lines) or "nothing changed, it was so already"
@@ -299,11 +299,13 @@ def _behind(lag: int, lag_s: float) -> str:
     return span(lag_s) if lag else "-"
 
 
-def _setting(value: object) -> str:
-    """Yes, no, none, or a duration in milliseconds."""
+def _setting(name: str, value: object) -> str:
+    """Yes, no, none, a count, or a duration in milliseconds."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return age(value) if isinstance(value, int) else str(value if value is not None else "none")
+    if isinstance(value, int) and name.endswith("_ms"):
+        return age(value)
+    return "none" if value is None else str(value)
 
 
 def _count(number: int, noun: str) -> str:
