@@ -104,6 +104,8 @@ class Received:
     """None: there was nothing."""
     hold: int = 0
     given: Sequence[Given] = ()
+    waited_s: float = 0.0
+    """How long the hub had waited before it handed them out: their time began after that."""
     waiting_for: str = ""
     """Why there was nothing although records are to come; empty if none are."""
 

@@ -8,7 +8,7 @@ import pytest
 
 import shoal
 from shoal import BroadcastConsumer, SharedConsumer
-from shoal.core.errors import TooManyPositions
+from shoal.core.errors import HeldByAnother, NameTaken, TooManyPositions
 from shoal.core.model import ShardId
 from shoal.core.share import How, Receive, Settle, Settled, ShareRules, ShareState
 from shoal.share_port import ShareTouch
@@ -28,6 +28,25 @@ def test_there_is_a_bound_to_the_names_of_a_broadcast_group(
             BroadcastConsumer(hub, "orders", "screens", name).close()
         with pytest.raises(TooManyPositions, match="same name at every start"):
             BroadcastConsumer(hub, "orders", "screens", "c")
+
+
+def test_a_forked_child_is_another_consumer_and_has_nothing_in_hand(sqlite_url: str) -> None:
+    with shoal.connect(sqlite_url) as hub:
+        hub.create_stream("orders", shards=1)
+        hub.append("orders", 0, [b"a"])
+        hub.create_group("orders", "queue", delivery="shared", visibility=60.0)
+        hub.create_group("orders", "screens", delivery="broadcast")
+        consumer = SharedConsumer(hub, "orders", "queue")
+        received = consumer.receive()
+        screen = BroadcastConsumer(hub, "orders", "screens", "hall")
+        for one in (consumer, screen):
+            one.renew()  # What a fork does to them in the child.
+        with pytest.raises(HeldByAnother):
+            consumer.ack(received)
+        consumer.close()
+        assert hub.describe_group("orders", "queue").shards[0].in_flight == 1
+        with pytest.raises(NameTaken):
+            screen.save()
 
 
 def test_consumers_that_come_at_once_from_several_hubs_share_the_rows_of_new_shards(store_url: str) -> None:

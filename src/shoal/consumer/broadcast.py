@@ -30,6 +30,7 @@ from shoal.core.lineage import readable
 from shoal.core.model import ShardId
 from shoal.core.names import checked_name, stream_name
 from shoal.core.reading import ReadLimits
+from shoal.forks import renew_in_child
 from shoal.ports import Following, HubService, ShardEnd
 from shoal.wire.batch import Batch
 
@@ -73,7 +74,6 @@ class BroadcastConsumer:
         self.group, self._group_id = found.name, found.id
         self._in_order = found.settings.in_order
         self.name = checked_name("name", name)
-        self._incarnation = secrets.token_hex(16)
         self._save_interval = save_interval
         self._refresh_s = (found.settings.unused_ms or POSITION_UNUSED_S * 1000) / 4000
         self._on_expired = OnExpired(on_expired)
@@ -82,13 +82,19 @@ class BroadcastConsumer:
         self._info = self._service.describe_stream(self._stream)
         self._is_closed = False
         self._turn = 0
-        self._woken = threading.Event()
-        self._following: Following | None = None
         self._done: dict[int, int] = {}
         """The next offset of each shard, as far as everything before it is done."""
         self._given: Batch | None = None
         """What was returned last, and may be in work."""
+        self.renew()
+        renew_in_child(self)
         self._join()
+
+    def renew(self) -> None:
+        """See Renewed. A forked child is another consumer: the position stays with its parent."""
+        self._incarnation = secrets.token_hex(16)
+        self._woken = threading.Event()
+        self._following: Following | None = None
 
     # --- For users. ---
 

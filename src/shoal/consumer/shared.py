@@ -43,6 +43,7 @@ from shoal.core.names import checked_name, stream_name
 from shoal.core.share import Given, How, Receive, Settle, Settled, Why
 from shoal.core.share_view import holder
 from shoal.core.spans import Range, ranges_of, records, without
+from shoal.forks import renew_in_child
 from shoal.ports import HubService
 from shoal.share_port import Settling
 from shoal.wire.batch import Batch
@@ -127,12 +128,17 @@ class SharedConsumer:
         self._group_id = found.id
         self._visibility_ms = found.settings.visibility_ms or round(VISIBILITY_S * 1000)
         self.name = _own_name() if name is None else checked_name("name", name)
+        self._is_closed = False
+        self._complaints = Complaints(_log)
+        self.renew()
+        renew_in_child(self)
+
+    def renew(self) -> None:
+        """See Renewed. A forked child is another consumer, and has nothing in hand."""
         self._incarnation = holder(self.name, secrets.token_hex(8))
         self._in_hand: dict[tuple[int, int], list[Range]] = {}
         """By shard and hold: what was received and not settled. Writer: any thread, under `_lock`."""
         self._lock = threading.Lock()
-        self._is_closed = False
-        self._complaints = Complaints(_log)
 
     def receive(
         self,
@@ -158,8 +164,8 @@ class SharedConsumer:
         while True:
             self._check_open()
             asked_s = time.clock_gettime(BOOT_CLOCK)
-            # In slices: its time with the records counts from when it asked, and a close is noticed.
-            slice_s = min(deadline - time.monotonic(), _SLICE_S, held_ms / 4000)
+            # In slices, so that a close is noticed.
+            slice_s = min(deadline - time.monotonic(), _SLICE_S)
             found = self._service.shares.receive(
                 self._stream,
                 self._group_id,
@@ -173,7 +179,7 @@ class SharedConsumer:
             found.batch,
             hold=found.hold,
             given=found.given,
-            deadline=asked_s + held_ms / 1000 * (1 - CLOCK_MARGIN),
+            deadline=asked_s + found.waited_s + held_ms / 1000 * (1 - CLOCK_MARGIN),
             waiting_for=found.waiting_for,
         )
         if found.batch is not None:
@@ -239,9 +245,15 @@ class SharedConsumer:
         settlings = [
             self._settling(shard, hold, ranges, How.RELEASE) for (shard, hold), ranges in in_hand.items()
         ]
-        if settlings:
+        if not settlings:
+            return
+        try:
             # What ran out meanwhile is refused, and comes to others anyway.
             self._service.shares.settle(self._stream, self._group_id, settlings)
+        except StoreError as error:
+            if not error.retriable:
+                raise
+            self._complaints.warn("close", "closing: %s; what is in hand comes to others in its time", error)
 
     def __enter__(self) -> Self:
         return self

@@ -79,6 +79,9 @@ class LocalPositions:
         listeners = self._store.load_listeners(group.id)
         now = time.monotonic()
         idle = []
+        names = {one.consumer for one in listeners}
+        for key in [key for key in self._watched if key[0] == group.id and key[1] not in names]:
+            del self._watched[key]
         for one in listeners:
             known = self._watched.get((group.id, one.consumer))
             if known is None or known[0] != one.uses:
@@ -93,8 +96,8 @@ class LocalPositions:
         if gone:
             notes = [dropped(one, f"not used for {one.idle_ms / 1000:g} s") for one in gone]
             count = self._store.drop_listeners(group.id, gone, notes, _now_ms())
-            names = ", ".join(one.consumer for one in gone[:5])
-            _log.warning("group %s: %s unused positions were dropped (%s)", group.name, count, names)
+            told = ", ".join(one.consumer for one in gone[:5])
+            _log.warning("group %s: %s unused positions were dropped (%s)", group.name, count, told)
 
     def _view(self, name: StreamName, group_id: int) -> ShareView:
         view = self._store.load_shares(group_id)

@@ -85,15 +85,17 @@ class LocalShares:
         self, name: StreamName, group_id: int, asked: Receive, *, wait_s: float, max_bytes: int
     ) -> Received:
         """See ShareService."""
-        deadline = time.monotonic() + wait_s
+        began = time.monotonic()
+        deadline = began + wait_s
         waiting = _Waiting(self._store)
         try:
             while True:
+                waited_s = time.monotonic() - began
                 waiting.begin()
                 view = self._look(name, group_id)
                 received, looks = self._receive(view, asked, max_bytes)
                 if received is not None:
-                    return received
+                    return replace(received, waited_s=waited_s)
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return Received(batch=None, waiting_for=_why_nothing(view, looks))
