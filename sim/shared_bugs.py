@@ -10,7 +10,8 @@ from unittest.mock import patch
 
 from shoal.core import share, share_view
 from shoal.core.model import Shard, ShardId
-from shoal.core.share import Given, How, Settle, Settled, ShareRules, ShareState
+from shoal.core.share import ShareRules, ShareState
+from shoal.core.share_acts import Given, How, Settle, Settled
 from shoal.core.spans import Span
 from sim import shared_hub
 from sim.shared_world import SharedWorld

@@ -7,7 +7,7 @@ from random import Random
 
 from shoal.core.errors import ShoalError
 from shoal.core.model import ShardId
-from shoal.core.share import Granted, How, Receive, Settle
+from shoal.core.share_acts import Granted, How, Receive, Settle
 from shoal.core.spans import Range, ranges_of
 from sim.history import History
 from sim.loop import MS, Process, Steps

@@ -10,20 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from shoal.core.model import Shard, ShardId, ShardStatus
-from shoal.core.share import (
-    Act,
-    Answer,
-    Given,
-    Granted,
-    How,
-    Receive,
-    Settle,
-    Settled,
-    ShareRules,
-    ShareState,
-    outlook,
-    step,
-)
+from shoal.core.share import ShareRules, ShareState, outlook, step
+from shoal.core.share_acts import Act, Answer, Given, Granted, How, Receive, Settle, Settled
 from shoal.core.share_view import receivable
 from shoal.core.spans import Range, without
 from shoal.hub.watches import Watches

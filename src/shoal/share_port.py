@@ -14,7 +14,8 @@ from shoal.core.errors import ShoalError
 from shoal.core.group import Group, Note
 from shoal.core.listening import Listener
 from shoal.core.model import ShardId, StreamInfo, StreamName
-from shoal.core.share import Act, Answer, Given, Left, Receive, Settle, Settled, ShareRules, ShareState
+from shoal.core.share import ShareRules, ShareState
+from shoal.core.share_acts import Act, Answer, Given, Left, Receive, Settle, Settled
 from shoal.core.spans import Range
 from shoal.wire.batch import Batch
 

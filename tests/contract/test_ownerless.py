@@ -10,7 +10,8 @@ import shoal
 from shoal import BroadcastConsumer, SharedConsumer
 from shoal.core.errors import HeldByAnother, NameTaken, TooManyPositions
 from shoal.core.model import ShardId
-from shoal.core.share import How, Receive, Settle, Settled, ShareRules, ShareState
+from shoal.core.share import ShareRules, ShareState
+from shoal.core.share_acts import How, Receive, Settle, Settled
 from shoal.share_port import ShareTouch
 from shoal.store.sql.store import SQLStore
 

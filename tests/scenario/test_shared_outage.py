@@ -13,7 +13,7 @@ import shoal
 from shoal import BroadcastConsumer, SharedConsumer
 from shoal.core.errors import StoreUnavailable
 from shoal.core.model import StreamName
-from shoal.core.share import Settled
+from shoal.core.share_acts import Settled
 from shoal.share_port import Settling
 from shoal.testing.servers import PostgresServer
 

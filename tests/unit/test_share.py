@@ -11,23 +11,8 @@ from hypothesis import strategies as st
 from shoal.core.errors import StoreCorrupt
 from shoal.core.limits import SHARE_RECORDS_HELD, SHARE_SPANS_MAX
 from shoal.core.model import Shard, ShardId, ShardStatus
-from shoal.core.share import (
-    Granted,
-    How,
-    Receive,
-    Reopen,
-    Restart,
-    Settle,
-    Settled,
-    ShareRules,
-    ShareState,
-    Why,
-    forgotten,
-    is_over,
-    outlook,
-    passed,
-    step,
-)
+from shoal.core.share import ShareRules, ShareState, forgotten, is_over, outlook, passed, step
+from shoal.core.share_acts import Granted, How, Receive, Reopen, Restart, Settle, Settled, Why
 from shoal.core.spans import Range, Span, carve, put_back, ranges_of, records, without
 from shoal.wire.share_form import decoded, encoded
 

@@ -40,7 +40,7 @@ from shoal.core.limits import (
 )
 from shoal.core.model import ShardId
 from shoal.core.names import checked_name, stream_name
-from shoal.core.share import Given, How, Receive, Settle, Settled, Why
+from shoal.core.share_acts import Given, How, Receive, Settle, Settled, Why
 from shoal.core.share_view import holder
 from shoal.core.spans import Range, ranges_of, records, without
 from shoal.forks import renew_in_child

@@ -16,11 +16,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import Final, NamedTuple, assert_never
+from typing import NamedTuple, assert_never
 
 from shoal.core.limits import EPOCH_JUMP, SHARE_RECORDS_HELD, SHARE_SPANS_MAX
 from shoal.core.model import Shard
+from shoal.core.share_acts import (
+    DOOMED,
+    Act,
+    Answer,
+    Given,
+    Granted,
+    How,
+    Left,
+    Receive,
+    Reopen,
+    Restart,
+    Settle,
+    Settled,
+    Why,
+)
 from shoal.core.spans import Range, Span, carve, joined, put_back, records
 
 
@@ -69,112 +83,6 @@ class ShareState:
         """Records that are kept, and neither acknowledged nor dead."""
         kept = sum(span.high - max(span.low, shard.first_offset) for span in self.open)
         return max(0, kept) + max(0, shard.next_offset - max(self.next, shard.first_offset))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Receive:
-    """A consumer asks for records."""
-
-    consumer: str
-    max_records: int
-    visibility_ms: int
-    keys: tuple[int, Sequence[int]] = (0, ())
-    """Where keys are kept one at a time: an offset, and the keys' hashes of the records from there on."""
-
-
-class How(StrEnum):
-    """What is to become of records in a hold."""
-
-    ACK = "ack"
-    DEAD = "dead"
-    """They are in the dead stream."""
-    RELEASE = "release"
-    RETURN = "return"
-    """Released, as if never handed out."""
-    EXTEND = "extend"
-    DOOM = "doom"
-    """Held on to until they are in the dead stream; whatever happens, nobody receives them again."""
-
-
-DOOMED: Final = 1000
-"""Added to the attempts of a record that was rejected: more than any group allows."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settle:
-    """The holder says what becomes of some of its records."""
-
-    consumer: str
-    hold: int
-    ranges: Sequence[Range]
-    how: How
-    for_ms: int = 0
-    """Of a release, how long they are to wait; of an extension, how long they are held from now on."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reopen:
-    """Dead records are given back, as if never handed out. `keys`: their keys' hashes, in order."""
-
-    ranges: Sequence[Range]
-    keys: Sequence[int] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restart:
-    """A reset or a forced checkpoint: everything from this offset on comes again; every hold ends."""
-
-    offset: int
-
-
-Act = Receive | Settle | Reopen | Restart
-
-Left = Mapping[int, int]
-"""What an observer knows to be left, at most, of waits that it has seen: by their numbers, in ms."""
-
-
-class Given(NamedTuple):
-    """Records that were handed out together."""
-
-    low: int
-    high: int
-    attempts: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Granted:
-    """What was handed out, perhaps nothing."""
-
-    hold: int = 0
-    given: tuple[Given, ...] = ()
-    doomed: tuple[Given, ...] = ()
-    """Under the same hold: these have had all their attempts, and belong into the dead stream."""
-    is_full: bool = False
-    """Nothing new is handed out: too much before it is not settled."""
-    wants_keys: bool = False
-    """There is more, and the keys that were shown do not reach it."""
-
-
-class Why(StrEnum):
-    """Why a record could not be settled."""
-
-    NEVER = "never received"
-    SETTLED = "settled already"
-    EXPIRED = "hold ended"
-    OTHER = "another's"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
-    """What became of it: how many records it was done for, and which not."""
-
-    taken: int = 0
-    refused: tuple[tuple[Range, Why], ...] = ()
-    doomed: tuple[Given, ...] = ()
-    """Released after the last attempt: still held, until they are in the dead stream."""
-
-
-Answer = Granted | Settled
 
 
 def step(

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from shoal.core.aside import Origin, dead_stream, kept_for_ever, own_headers
 from shoal.core.errors import ShoalError, StreamExists
 from shoal.core.model import Appended, ShardId, StreamInfo, StreamName, StreamSettings
-from shoal.core.share import Given
+from shoal.core.share_acts import Given
 from shoal.ports import Submission
 from shoal.wire.batch import Batch
 from shoal.wire.fitting import check_value, fit_records

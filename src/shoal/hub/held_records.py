@@ -11,7 +11,7 @@ from shoal.core.errors import OffsetExpired
 from shoal.core.limits import READ_BYTES_DEFAULT
 from shoal.core.model import Shard, ShardId, StreamInfo, StreamName
 from shoal.core.reading import ReadLimits
-from shoal.core.share import Given
+from shoal.core.share_acts import Given
 from shoal.core.spans import Range, ranges_of
 from shoal.forks import renew_in_child
 from shoal.wire.batch import Batch

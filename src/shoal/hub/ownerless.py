@@ -13,7 +13,7 @@ from shoal.core.limits import BROADCAST_CONSUMERS_MAX, HISTORY_KEPT, STEP_TRIES_
 from shoal.core.lineage import descendants
 from shoal.core.listening import MOVED
 from shoal.core.model import ShardId, StreamInfo
-from shoal.core.share import Restart
+from shoal.core.share_acts import Restart
 from shoal.core.share_view import described_broadcast, described_shared, missing, rules_of
 from shoal.ports import Store
 from shoal.share_port import ShareTouch, ShareView

@@ -17,20 +17,8 @@ from shoal.core.errors import ShoalError
 from shoal.core.group import Delivery, check_delivery
 from shoal.core.limits import KEYS_AHEAD
 from shoal.core.model import Shard, ShardId, StreamName
-from shoal.core.share import (
-    DOOMED,
-    Act,
-    Given,
-    Granted,
-    How,
-    Outlook,
-    Receive,
-    Reopen,
-    Settle,
-    Settled,
-    ShareState,
-    outlook,
-)
+from shoal.core.share import Outlook, ShareState, outlook
+from shoal.core.share_acts import DOOMED, Act, Given, Granted, How, Receive, Reopen, Settle, Settled
 from shoal.core.share_view import full_text, receivable, rules_of
 from shoal.core.spans import Range, without
 from shoal.forks import renew_in_child
