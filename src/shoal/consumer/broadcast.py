@@ -95,6 +95,7 @@ class BroadcastConsumer:
         self._incarnation = secrets.token_hex(16)
         self._woken = threading.Event()
         self._following: Following | None = None
+        self._places: set[ShardEnd] = set()
 
     # --- For users. ---
 
@@ -207,10 +208,16 @@ class BroadcastConsumer:
     def _wait(self, timeout_s: float) -> None:
         if self._following is None:
             self._following = self._service.follow(lambda _: self._woken.set())
-        for shard in readable(self._info.shards, self._done, in_order=self._in_order):
-            place = ShardEnd(self._info.id, shard)
-            if not self._following.move(place, self._done[shard]):
-                self._following.add(place, self._done[shard])
+        places = {
+            ShardEnd(self._info.id, shard): self._done[shard]
+            for shard in readable(self._info.shards, self._done, in_order=self._in_order)
+        }
+        for place in self._places - places.keys():
+            self._following.drop(place)  # A shard that was closed would wake us with every commit.
+        self._places = set(places)
+        for place, beyond in places.items():
+            if not self._following.move(place, beyond):
+                self._following.add(place, beyond)
         self._woken.wait(timeout_s)
 
     # --- The position. ---

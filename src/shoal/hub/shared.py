@@ -96,7 +96,9 @@ class LocalShares:
         check_delivery(view.group, str(name), Delivery.SHARED)
         for shard, state in view.states.items():
             self._watches.see(group_id, shard, state)
-        self._known(view).see(view.states.items())
+        known = self._known(view)
+        known.view = view
+        known.see(view.states.items())
         return view
 
     def _known(self, view: ShareView) -> _Known:
@@ -106,7 +108,6 @@ class LocalShares:
                 if len(self._views) >= _KNOWN:
                     self._views.clear()
                 known = self._views[view.group.id] = _Known(view, {}, {})
-            known.view = view
             return known
 
     def _receive(
@@ -338,6 +339,7 @@ class _Waiting:
         self._store = store
         self._woken = threading.Event()
         self._following: Following | None = None
+        self._places: set[Place] = set()
 
     def begin(self) -> None:
         """Before the look: what moves after it is not missed."""
@@ -346,6 +348,9 @@ class _Waiting:
     def wait(self, places: Sequence[tuple[Place, int]], timeout_s: float) -> None:
         if self._following is None:
             self._following = self._store.signal.follow(lambda _: self._woken.set())
+        for place in self._places - {place for place, _ in places}:
+            self._following.drop(place)  # A shard that was closed would wake us with every commit.
+        self._places = {place for place, _ in places}
         for place, beyond in places:
             if not self._following.move(place, beyond):
                 self._following.add(place, beyond)
