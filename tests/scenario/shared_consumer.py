@@ -17,7 +17,7 @@ VISIBILITY_S = 2.0
 
 
 def consume(report: Report, url: str, log: Path, seed: int) -> None:
-    """Work until there was nothing to do for longer than a dead consumer's records take to come back."""
+    """Work until it is ended: what a dead one was burying comes back after all else is done."""
     rng = random.Random(seed)
     with (
         shoal.connect(url) as hub,
@@ -25,14 +25,16 @@ def consume(report: Report, url: str, log: Path, seed: int) -> None:
         log.open("a") as out,
     ):
         report("ready")
-        while received := consumer.receive(500, wait=VISIBILITY_S * 3):
+        while True:
+            received = consumer.receive(500, wait=VISIBILITY_S)
+            if not received:
+                continue
             try:
                 done = _settle(consumer, received, rng)
             except HoldExpired:
                 continue  # The machine was slow; another has them.
             out.write("".join(f"{received.shard}:{low}-{high}\n" for low, high in done))
             out.flush()
-    report("done")
 
 
 def _settle(

@@ -67,6 +67,29 @@ def test_an_outage_that_outlasts_the_hold_is_told_and_the_records_come_again(
         assert consumer.ack(again) == 1
 
 
+def test_a_burial_that_was_cut_short_is_made_good_by_whoever_receives_next(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.hub.shared.BURY_MS", 300)
+
+    def cut_short(*_: object, **__: object) -> None:
+        raise OSError("the process ends here")
+
+    with shoal.connect(sqlite_url) as hub, shoal.connect(sqlite_url) as other:
+        hub.create_stream("jobs", shards=1)
+        hub.append("jobs", 0, [b"poison"])
+        hub.create_group("jobs", "queue", delivery="shared", visibility=60.0)
+        consumer = SharedConsumer(hub, "jobs", "queue")
+        received = consumer.receive()
+        with monkeypatch.context() as patched:
+            patched.setattr("shoal.hub.shared.bury", cut_short)
+            with pytest.raises(OSError, match="ends here"):
+                consumer.reject(received, reason="poison")
+        assert not SharedConsumer(other, "jobs", "queue").receive(wait=1.0), "nobody receives it again"
+        assert [letter.value for letter in hub.dead_letters("jobs", "queue")] == [b"poison"]
+        assert hub.describe_group("jobs", "queue").lag == 0
+
+
 def test_consumers_go_on_by_themselves_when_the_server_is_back(postgres_server: PostgresServer) -> None:
     url = postgres_server.fresh_database()
     with shoal.connect(url) as hub:

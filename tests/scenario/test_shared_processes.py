@@ -50,7 +50,7 @@ def test_every_record_is_acknowledged_once_or_dead_through_kills_releases_and_re
         letters = {(one.origin.shard, one.origin.offset) for one in hub.dead_letters(STREAM, GROUP)}
     dead = sum(shard.dead for shard in info.shards)
     acknowledged = sum(shard.acknowledged for shard in info.shards)
-    assert (info.lag, acknowledged + dead) == (0, RECORDS)
+    assert (info.lag, acknowledged + dead) == (0, RECORDS), info
     assert sum(shard.lost for shard in info.shards) == 0
     assert killed == KILLS
     assert len(letters) == dead > 0, (
