@@ -33,7 +33,7 @@ from shoal.core.errors import (
 )
 from shoal.core.group import Group, default_interval_ms
 from shoal.core.holding import Answered, Holding, Lease
-from shoal.core.lease import Change, LeaseRow
+from shoal.core.lease import Change, LeaseRow, Row
 from shoal.core.lease_view import noted
 from shoal.core.leasing import LeasedConsumer, Outcome, Told
 from shoal.core.limits import STEP_TRIES_MAX
@@ -357,13 +357,16 @@ class LeasedMembership(Member):
         while not self._stop.is_set() and not self._is_over:
             try:
                 with under:
-                    if self._stop.is_set():
+                    if self._stop.is_set() or self._is_over:
                         return
                     rest_s = one_round()
                 rest(rest_s)
                 unforeseen = 0
-            except (NotFound, HubClosed) as error:
-                self._end(self._gone() if isinstance(error, NotFound) else error)
+            except NotFound:
+                self._end(self._gone())
+                self._clear_up()
+            except HubClosed as error:
+                self._end(error)
             except ShoalError as error:
                 # The table may be away. What is held is not acted on past its deadline.
                 self._complaints.warn(type(error).__name__, "%s of %s: %s", self.name, self.group, error)
@@ -381,6 +384,17 @@ class LeasedMembership(Member):
             self._error, self._void = error, True
             self._note_change()
         self._hear(Told(lost=lost))
+
+    def _clear_up(self) -> None:
+        """The group is deleted, and its key never comes again. Who joined while it was, and made rows after
+        everything had been removed, takes them along; if that fails they are in nobody's way."""
+        try:
+            with self._taking, self._renewing:  # No round is under way, and none begins any more.
+                rows: list[Row] = [*self._table.instances(self._key), *self._table.list(self._key)]
+                for row in rows:
+                    self._table.delete(row)
+        except StoreError as error:
+            _log.info("rows of %s, which is deleted, are left: %s", self.group, error)
 
     @property
     def _is_over(self) -> bool:

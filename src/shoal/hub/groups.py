@@ -368,8 +368,10 @@ class LocalGroups:
         )
 
     def _described(self, group: Group, stream: StreamInfo) -> GroupInfo:
+        since = {shard: times[0] for shard, times in self._store.claim_times(group.id).items()}
         if group.settings.coordination is Coordination.LEASED:
             group = self._leased.viewed(group, stream)
+            since |= self._leased.since(group)
         lagging: dict[ShardId, int] = {}
         for claim in group.claims:
             shard = stream.shards[claim.shard]
@@ -378,7 +380,6 @@ class LocalGroups:
                 lagging[shard.id] = position
         found = self._store.batches_at(stream.id, lagging) if lagging else {}
         oldest = {shard: meta.appended_ms for shard, meta in found.items()}
-        since = {shard: times[0] for shard, times in self._store.claim_times(group.id).items()}
         return described(
             group,
             stream,
