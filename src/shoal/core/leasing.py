@@ -101,6 +101,7 @@ class LeasedConsumer:
         table forgets one, and it came again, whoever had seen it before would take it for standing still."""
         self._held: dict[ShardId, Held] = {}
         self._lettings: dict[ShardId, Letting] = {}
+        self._owing: set[ShardId] = set()
         self._marks: Marks = {}
         self._marked = 0
         """At which number the table had last been found to have forgotten, when the marks were made."""
@@ -117,6 +118,11 @@ class LeasedConsumer:
     def ended(self) -> list[Lease]:
         """Held, and consumed to their end: there is nothing left to do but to let go."""
         return [held.lease for held in self._held.values() if held.row.is_over]
+
+    @property
+    def is_owing(self) -> bool:
+        """Whether a release got no answer: it is said again by the next look, or by whoever leaves."""
+        return bool(self._owing)
 
     def may_act(self, shard: ShardId, epoch: int, now_ms: int) -> bool:
         """Whether a batch of this shard may be handed to user code now."""
@@ -197,8 +203,13 @@ class LeasedConsumer:
         return self.beat(now_ms, is_taking=False)
 
     def leave(self, view: View, *, now_ms: int, watch_ms: int) -> list[Change]:
-        """Nothing is done any more under any epoch: what is still held is let go of as it was saved."""
+        """Nothing is done any more under any epoch: what is still held is let go of as it was saved.
+
+        So are rows that say they are ours while we hold nothing: a release, or a take, whose answer was lost.
+        If this one's answer does not come, look, and leave again.
+        """
         changes = list(self._look(view, now_ms=now_ms, watch_ms=watch_ms, is_parting=True))
+        changes += self._owed(view)
         for shard, held in list(self._held.items()):
             if (change := self.release(view.shards[shard], held.lease.epoch, None)) is not None:
                 changes.append(change)
@@ -270,6 +281,15 @@ class LeasedConsumer:
             if change is not None:
                 yield change
 
+    def _owed(self, view: View) -> Iterator[Change]:
+        """Releases of rows that say they are ours while we hold nothing."""
+        for row in view.rows:
+            if row.shard not in self._held and row.shard < len(view.shards):
+                letting = self._lettings.get(row.shard)
+                change = renewing.release(row, view.shards[row.shard], self.me.incarnation, letting)
+                if change is not None:
+                    yield change
+
     def _forget_former(self, view: View) -> None:
         """Barred incarnations that hold nothing any more need not be remembered."""
         owners = {row.consumer_owner for row in view.rows}
@@ -307,6 +327,9 @@ class LeasedConsumer:
         if change.kind in {ChangeKind.CREATE, ChangeKind.TAKE, ChangeKind.FORCE}:
             # Not what renewals find: that may be newer than a look which is under way.
             self._see(change.new)
+        if change.kind is ChangeKind.RELEASE:
+            assert isinstance(change.old, LeaseRow)
+            (self._owing.add if outcome is Outcome.UNKNOWN else self._owing.discard)(change.old.shard)
         match outcome:
             case Outcome.UNKNOWN:
                 if change.kind is ChangeKind.JOIN:
