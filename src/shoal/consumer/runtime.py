@@ -18,12 +18,12 @@ from typing import Final
 
 from shoal.consumer.aside import Aside
 from shoal.consumer.fetching import Budget, DueMs, Fetcher, Found, is_transient
-from shoal.consumer.held import Came, Held
+from shoal.consumer.held import Held, Hosting
 from shoal.consumer.membership import Membership, boot_ms
 from shoal.consumer.options import OnExpired, OnStuck, WorkerOptions
-from shoal.consumer.processor import Factory
 from shoal.consumer.statistics import WorkerStats
 from shoal.consumer.threads import Threads
+from shoal.consumer.user_code import Came
 from shoal.core.delivery import (
     Action,
     Failure,
@@ -45,7 +45,7 @@ from shoal.ports import HubService
 from shoal.wire.batch import Batch
 
 ShardListener = Callable[[str, int, int], None]
-"""Is told `(what, shard, epoch)`: opened, closed, ended, lost, gone."""
+"""Is told `(what, shard, epoch)`: opened; moved, stopped, ended or lost; gone: lost code has returned."""
 Drained = Callable[[Collection[ShardId]], bool]
 """Whether all that was to be consumed has been; given the shards that are done with here."""
 
@@ -74,7 +74,7 @@ class Runtime:
         self,
         service: HubService,
         member: Membership,
-        factory: Factory,
+        hosting: Hosting,
         options: WorkerOptions,
         rules: FailureRules,
         *,
@@ -95,7 +95,7 @@ class Runtime:
         self.error: BaseException | None = None
         """Why it stopped by itself."""
         self.is_over = threading.Event()
-        self._service, self._member, self._factory, self._options = service, member, factory, options
+        self._service, self._member, self._hosting, self._options = service, member, hosting, options
         self.stats = stats
         self._listener = listener
         self._aside = aside
@@ -268,6 +268,8 @@ class Runtime:
             if came.is_postponed:
                 tenure.postponed(task.lane, boot_ms() + _RENEWAL_MS)
                 self.stats.postponed += 1
+            elif came.is_bereft:
+                tenure.bereft(task.lane)
             elif came.failure is None:
                 if isinstance(task, Process):
                     self.stats.processed(len(task.piece.offsets), came.took_ns)
@@ -275,12 +277,12 @@ class Runtime:
                     self.stats.set_aside(is_dead=came.is_dead)
                 tenure.returned(task.lane, came.back_to)
             else:
+                self.stats.raised(held.done_of(task), came.took_ns if isinstance(task, Process) else 0)
                 self._report_failure(held, task, came.failure, came.error)
                 for action in tenure.raised(task.lane, came.failure, boot_ms(), random.random()):
                     self._carry_out(held, action, [])
 
     def _report_failure(self, held: Held, task: Task, failure: Failure, error: BaseException | None) -> None:
-        self.stats.failures += 1
         _log.warning(
             "%s: %s of shard %s raised %s: %s",
             self._member.name,
@@ -340,7 +342,7 @@ class Runtime:
             lanes=self._options.parallelism,
             limit=None if self._targets is None else self._targets.get(shard, 0),
         )
-        held = Held(tenure, self._member, self._factory, self._lock, self._options.outages)
+        held = Held(tenure, self._member, self._hosting, self._lock, self.stats)
         if self._is_stopping:
             tenure.ask(Reason.STOPPED)
         self.held[shard] = held
@@ -387,8 +389,9 @@ class Runtime:
                     self._tell("ended", held.tenure)
                 case Reason.LOST:  # With a checkpoint: given up, while user code still runs.
                     self._tell("gone" if release.checkpoint is None else "lost", held.tenure)
-                case _:
-                    self._tell("closed", held.tenure)
+                case reason:
+                    assert reason is not None
+                    self._tell(reason.value, held.tenure)
         if due:
             self._releasing += 1
             self._letting += [held for held, _ in due]
@@ -401,6 +404,7 @@ class Runtime:
             if mine:
                 self._member.release(mine)
         except ShoalError as error:
+            self.stats.refused(error)
             _log.warning(
                 "%s releases %s: %s", self._member.name, [held.tenure.shard for held, _ in due], error
             )
@@ -460,7 +464,7 @@ class Runtime:
                         found.first_offset,
                     )
                 case ShoalError() if is_transient(found) or isinstance(found, OffsetExpired):
-                    self.stats.fetch_errors += 1
+                    self.stats.fetch_failed(found)
                     _log.warning("%s reads shard %s: %s", self._member.name, tenure.shard, found)
                     tenure.fetch_failed(boot_ms() + _REFETCH_MS)
                 case ShoalError():
@@ -499,6 +503,7 @@ class Runtime:
         if self._is_saving:
             self._is_saving = False
             self._follow_leases()
+        self._look_for_bereft()
         self._look_if_drained(now_s)
         if now_s >= self._persist_at_s:
             self._persist_at_s = now_s + self._options.persist_interval
@@ -523,6 +528,13 @@ class Runtime:
                 )
             if self._options.on_stuck is OnStuck.RELEASE:
                 self._give_up(stuck)
+
+    def _look_for_bereft(self) -> None:
+        """Lanes without a processor, with records that it did not save, and no task that would find out."""
+        with self._lock:
+            for held in self.held.values():
+                for lane in held.bereft:
+                    held.tenure.bereft(lane)
 
     def _look_if_drained(self, now_s: float) -> None:
         if self._drained is None or self._is_stopping or self._drained_at_s is None:

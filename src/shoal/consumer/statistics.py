@@ -7,12 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Self
 
+from shoal.core.errors import Fenced, NotOwner, ShoalError
+
 _KEPT = 1024
 
 
 @dataclass(slots=True)
 class WorkerStats:
-    """Writer: one deciding thread."""
+    """Writer: one deciding thread; of `fenced`, savers too, under its lock."""
 
     records: int = 0
     batches: int = 0
@@ -31,6 +33,10 @@ class WorkerStats:
     skipped: int = 0
     """Records that retention removed before they were read, and that the user said to skip."""
     fetch_errors: int = 0
+    fenced: int = 0
+    """Reads, saves and releases that were refused: the shard was another's by then."""
+    lane_deaths: int = 0
+    """Processes of lanes that died."""
     hand_overs: int = 0
     hand_over_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_KEPT))
     """How long the last ones took, from the request to the release."""
@@ -51,6 +57,22 @@ class WorkerStats:
         self.records += records
         self.batches += 1
         self.processing_ns += took_ns
+
+    def raised(self, done: int, took_ns: int) -> None:
+        """User code raised, after it had declared so many records of its batch done."""
+        self.failures += 1
+        self.records += done
+        self.processing_ns += took_ns
+
+    def fetch_failed(self, error: ShoalError) -> None:
+        """A read brought nothing."""
+        self.fetch_errors += 1
+        self.refused(error)
+
+    def refused(self, error: ShoalError) -> None:
+        """The hub said no; if it was because the shard is another's, that is counted."""
+        if isinstance(error, NotOwner | Fenced):
+            self.fenced += 1
 
     def set_aside(self, *, is_dead: bool) -> None:
         """A record went to the retry stream, or to the dead one."""

@@ -21,8 +21,10 @@ from types import FrameType, TracebackType
 from typing import Any, Final, Protocol, Self
 
 from shoal.consumer.aside import Aside
+from shoal.consumer.held import Hosting, InThreads
+from shoal.consumer.lane_pool import LanePool
 from shoal.consumer.membership import Listener, Membership, boot_ms
-from shoal.consumer.options import WorkerOptions
+from shoal.consumer.options import Lanes, WorkerOptions
 from shoal.consumer.processor import factory_of
 from shoal.consumer.runtime import Runtime, ShardListener
 from shoal.consumer.statistics import WorkerStats
@@ -89,7 +91,7 @@ class Worker:
 
         `name`: this consumer's, unique in the group; without one it is made of host, process and chance.
         `changes` are fields of WorkerOptions. `executor` runs user code, instead of threads of the worker's
-        own. `listener` is told `(what, shard, epoch)`: opened, closed, ended, lost, gone.
+        own. `listener` is told `(what, shard, epoch)`: opened, moved, stopped, ended, lost, gone.
         """
         self._stream = stream_name(stream)
         self.stream = str(self._stream)
@@ -100,13 +102,21 @@ class Worker:
         except TypeError as error:
             raise InvalidInput("options", sorted(changes), f"{error}; see WorkerOptions") from error
         self._hub = hub
-        self._factory = factory_of(processor)
+        factory = factory_of(processor)
+        self._pool: LanePool | None = None
+        if self.options.lanes is Lanes.PROCESSES:
+            processes = self.options.lane_processes or self.options.parallelism
+            self._pool = LanePool(factory, self.options.outages, processes, self.name)
+        self._hosting: Hosting = self._pool or InThreads(factory, self.options.outages)
         self._executor = executor
         self._listener = listener
         self._rules = FailureRules()
         self._runtimes: list[Runtime] = []
         self._process: int | None = None
         """Where it was started; in a forked child it is not."""
+        self._is_begun = False
+        self._is_over = threading.Event()
+        """Nothing of it runs any more, but for user code that was given up."""
         self._lock = threading.Lock()
 
     # --- Life. ---------------------------------------------------------------------------------------
@@ -123,6 +133,10 @@ class Worker:
                 for runtime in self._runtimes:  # What has begun would go on without the rest.
                     runtime.stop(self.options.stop_timeout)
                 raise
+            finally:
+                self._is_begun = True
+                if any(runtime.is_over.is_set() for runtime in self._runtimes):
+                    self._end_others()  # It ended while the rest had not begun.
         return self
 
     def _start(self) -> None:
@@ -159,7 +173,7 @@ class Worker:
             runtime = Runtime(
                 self._hub.service,
                 member,
-                self._factory,
+                self._hosting,
                 options,
                 self._rules,
                 stats=WorkerStats(),
@@ -176,9 +190,13 @@ class Worker:
         runtime.start()
 
     def _end_others(self) -> None:
-        """One part that ended by itself ends the others."""
+        """One part that ended by itself ends the others. The last one ends what all of them shared."""
         for runtime in self._runtimes:
             runtime.stop(self.options.stop_timeout)
+        if self._is_begun and all(runtime.is_over.is_set() for runtime in self._runtimes):
+            if self._pool is not None:
+                self._pool.close()
+            self._is_over.set()
 
     def _due_ms(self, tier: int, set_aside_ms: int) -> int:
         wall_ms = time.time_ns() // 1_000_000
@@ -205,11 +223,7 @@ class Worker:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it has ended; False after the timeout."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        return all(
-            runtime.is_over.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
-            for runtime in self._runtimes
-        )
+        return not self._runtimes or self._is_over.wait(timeout)
 
     def run(self) -> None:
         """Work until SIGTERM, Ctrl-C or `stop()`, or until all is drained; then hand everything over."""
@@ -223,12 +237,19 @@ class Worker:
     @property
     def stats(self) -> WorkerStats:
         """What it has done so far, in figures."""
-        return WorkerStats.sum(runtime.stats for runtime in self._runtimes)
+        found = WorkerStats.sum(runtime.stats for runtime in self._runtimes)
+        found.lane_deaths = 0 if self._pool is None else self._pool.deaths
+        return found
 
     @property
     def is_running(self) -> bool:
         """Whether it has been started and has not ended."""
-        return any(not runtime.is_over.is_set() for runtime in self._runtimes)
+        return bool(self._runtimes) and not self._is_over.is_set()
+
+    @property
+    def lane_pids(self) -> list[int]:
+        """The processes that its lanes run in, if they run in processes."""
+        return [] if self._pool is None else self._pool.pids
 
     @property
     def error(self) -> BaseException | None:

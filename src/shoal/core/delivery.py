@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
@@ -192,6 +192,8 @@ class Lane:
     """Declared done since the task began. Who went back may have declared more before, and wants it again."""
     is_told_stuck: bool = False
     """That its task takes too long has been said."""
+    set_aside: set[int] = field(default_factory=set)
+    """Offsets not declared done that are durable elsewhere: they come again only to who asks to go back."""
 
     def put(self, pieces: Iterable[Piece]) -> None:
         """Behind all that is queued."""
@@ -209,6 +211,26 @@ class Lane:
         """Before all that is queued."""
         self.queue.extendleft(reversed(pieces))
         self.queued_bytes += sum(piece.bytes for piece in pieces)
+
+    @property
+    def has_unsaved(self) -> bool:
+        """`process` came back from records that it has not declared done, and may still hold on to."""
+        return self.done < self.finished
+
+    def without_set_aside(self, pieces: Iterable[Piece]) -> list[Piece]:
+        """What of them is still to be handed out."""
+        if not self.set_aside:
+            return list(pieces)
+        return [left for piece in pieces if (left := _without(piece, self.set_aside)) is not None]
+
+    def pass_set_aside(self) -> None:
+        """What was set aside right behind all that is declared done is done too."""
+        if not self.set_aside or self.has_unsaved or self.missing is not None:
+            return
+        before = self.queue[0].first if self.queue else self.handed
+        self.done = max([self.done, *(offset + 1 for offset in self.set_aside if offset < before)])
+        self.finished = max(self.finished, self.done)
+        self.set_aside = {offset for offset in self.set_aside if offset >= self.done}
 
     @property
     def owes_from(self) -> int | None:
@@ -361,7 +383,7 @@ class Tenure:
         before = []
         while lane.queue and lane.queue[0].first < until:
             before.append(lane.take())
-        lane.put_first([*before, *pieces])
+        lane.put_first([*before, *lane.without_set_aside(pieces)])
         lane.missing = (next_offset, until) if next_offset < until else None
 
     def returned(self, lane_number: int, back_to: int | None = None) -> None:
@@ -377,12 +399,16 @@ class Tenure:
                 lane.finished = piece.next if back_to is None else min(piece.next, back_to)
                 if back_to is not None:
                     lane.missing = (back_to, piece.next) if back_to < piece.next else None
+                    lane.set_aside = {offset for offset in lane.set_aside if offset < back_to}
+                lane.pass_set_aside()
             case ProcessNothing():
                 if back_to is not None and back_to < lane.handed:
                     lane.missing = (back_to, lane.handed)
+                    lane.set_aside = {offset for offset in lane.set_aside if offset < back_to}
             case SetAside(offset=offset):
                 lane.take()
                 lane.aside = None
+                lane.set_aside.add(offset)
                 # If all before it is declared done, it is too: it is durable elsewhere.
                 if lane.done >= lane.finished:
                     lane.done = max(lane.done, offset + 1)
@@ -423,6 +449,24 @@ class Tenure:
         lane, _ = self._finish(lane_number)
         lane.due_ms = due_ms
 
+    def bereft(self, lane_number: int) -> None:
+        """The lane's processor is gone, and a task, if there is one, was not begun; another will follow.
+
+        What the lost one came back from and did not declare done, nobody holds on to any more: that comes
+        again, before anything else. Attempts and failures go on counting.
+        """
+        lane = self.lanes[lane_number]
+        task, lane.task = lane.task, None
+        if not lane.has_unsaved or self.phase is not Phase.PROCESSING:
+            return
+        if isinstance(task, Process):
+            until = lane.take().next
+        elif lane.queue or lane.missing is not None:
+            return  # The next task will say so again.
+        else:
+            until = lane.finished
+        lane.missing, lane.finished = (lane.done, until), lane.done
+
     def save(self, lane_number: int, offset: int | None) -> int:
         """The user declares the lane's records below `offset` done (None: all that it came back from)."""
         if self.reason is Reason.LOST or self.phase is Phase.STOP_COMPLETED:
@@ -437,6 +481,7 @@ class Tenure:
             lane.streak = NO_STREAK  # Something went well: what fails next does not fail in a row.
         lane.done = max(lane.done, wanted)
         lane.said = max(lane.said, wanted)
+        lane.pass_set_aside()
         return lane.done
 
     def ask(self, reason: Reason) -> None:
@@ -601,12 +646,19 @@ class Tenure:
             while lane.queue:
                 lane.take()
             lane.is_ready = lane.is_shut = False
+            lane.set_aside.clear()
             lane.handed = lane.done = lane.finished = max(lane.done, self.fetched)
 
 
 def _left(piece: Piece, done: int) -> Piece | None:
     """What is not yet declared done of a piece."""
     offsets = piece.offsets[bisect_left(piece.offsets, done) :]
+    return replace(piece, offsets=offsets, bytes=_share(piece, offsets)) if offsets else None
+
+
+def _without(piece: Piece, gone: Collection[int]) -> Piece | None:
+    """What is left of a piece without these."""
+    offsets = [offset for offset in piece.offsets if offset not in gone]
     return replace(piece, offsets=offsets, bytes=_share(piece, offsets)) if offsets else None
 
 
