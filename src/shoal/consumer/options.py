@@ -70,6 +70,10 @@ class WorkerOptions:
     """Where processors run. In processes, they must be importable by name."""
     lane_processes: int | None = None
     """At most, for all shards together. None: as many as there are lanes of one shard."""
+    lag_interval: float | None = 10.0
+    """How often it is looked how far behind the worker is, in the background. None: never."""
+    log_interval: float | None = 60.0
+    """How often a line with its figures is logged, at INFO. None: never."""
     failure: FailureRules | None = None
     """None: as the group says, with the usual figures."""
     outages: tuple[type[BaseException], ...] = (ConnectionError, TimeoutError)
@@ -92,7 +96,13 @@ class WorkerOptions:
                 raise InvalidInput(name, value, "a whole number from 1 on")
         for name in ("persist_interval", "stop_timeout"):
             self._check_duration(name, getattr(self, name))
-        for name in ("heartbeat_interval", "process_timeout", "call_when_idle"):
+        for name in (
+            "heartbeat_interval",
+            "process_timeout",
+            "call_when_idle",
+            "lag_interval",
+            "log_interval",
+        ):
             if getattr(self, name) is not None:
                 self._check_duration(name, getattr(self, name))
         if not is_whole(self.parallelism) or not 1 <= self.parallelism <= LANES_MAX:
