@@ -51,6 +51,8 @@ _log: Final = logging.getLogger("shoal.worker")
 _RESTART: Final = Backoff(first_s=0.05, factor=2.0, max_s=5.0)
 _STEADY_S: Final = 60.0
 """Who lived for so long did not die of its start: the next death counts as the first."""
+_LEAVE_S: Final = 5.0
+"""How long all of them may take to be gone when they were told to leave."""
 _SAVES_MAX: Final = 32
 """Saves that wait for the hub at once; one of a shard at a time."""
 _DIED: Final = "LaneProcessDied"
@@ -102,8 +104,9 @@ class LanePool:
             left = [slot.process for slot in self._slots if slot.process is not None]
         for process in left:
             process.leave()
+        until_s = time.monotonic() + _LEAVE_S
         for process in left:
-            process.end()
+            process.end(max(0.0, until_s - time.monotonic()))
         self._threads.close()
 
     # --- Processes. ----------------------------------------------------------------------------------
@@ -122,12 +125,17 @@ class LanePool:
                     if slot.process is not None and not slot.process.is_dead:
                         return slot.process
                     left_s = slot.start_at_s - time.monotonic()
-                    if left_s <= 0:
-                        slot.process = LaneProcess(
-                            self._setup, asked=self._asked, died=partial(self._died, slot)
-                        )
-                        return slot.process
+                if left_s <= 0:
+                    break
                 self._closing.wait(left_s)
+            started = LaneProcess(self._setup, asked=self._asked, died=partial(self._died, slot))
+            with self._lock:
+                if not self._closing.is_set():
+                    slot.process = started
+                    return started
+        started.leave()
+        started.end(0.0)
+        return None
 
     def _died(self, slot: _Slot, process: LaneProcess) -> None:
         now_s = time.monotonic()

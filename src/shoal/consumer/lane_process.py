@@ -32,8 +32,6 @@ _LOOK_S: Final = 0.5
 """How late the end of a process is seen whose socket another holds: user code may fork there."""
 _REFRESH_S: Final = 0.05
 """How late a longer deadline, or a loss, reaches a process."""
-_LEAVE_S: Final = 5.0
-"""How long one may take to be gone when it was told to leave."""
 _REAP_S: Final = 5.0
 
 
@@ -139,8 +137,8 @@ class LaneProcess:
             finally:
                 self._sending.release()
 
-    def end(self, within_s: float = _LEAVE_S) -> None:
-        """See that it is gone."""
+    def end(self, within_s: float) -> None:
+        """See that it is gone: after that time it is killed."""
         self._is_leaving = True
         if not self._is_over.wait(within_s):
             self._process.kill()
@@ -197,7 +195,9 @@ class LaneProcess:
     def _changed_deadlines(self) -> list[Until]:
         """Of shards that are being worked on there."""
         with self._lock:
-            now = {tenure: deadline.until_ns() for _, tenure, deadline in self._calls.values()}
+            running = {tenure: deadline for _, tenure, deadline in self._calls.values()}
+        now = {tenure: deadline.until_ns() for tenure, deadline in running.items()}
+        with self._lock:
             known, self._sent = self._sent, now
         return [
             Until(tenure=tenure, until_ns=until_ns)
