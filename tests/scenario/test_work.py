@@ -19,6 +19,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import shoal
+from shoal.fleet.expelling import Expeller
+from shoal.testing.members import holds
 from tests.scenario.programs import PROGRAM, Run, Start, finish
 
 WORD_COUNT: Final = f"{Path(__file__).parents[2] / 'examples' / 'word_count' / 'word_count.py'}:WordCount"
@@ -282,3 +284,20 @@ def scrape(url: str) -> dict[tuple[str, str, str], float]:
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
+
+
+def test_the_place_of_a_dead_consumer_is_given_up_for_it_and_what_is_gone_is_no_fault(hub: shoal.Hub) -> None:
+    hub.create_group("lines", "words", timeout=60.0)
+    dead = hub.join_group("lines", "words", "dead")
+    holds(dead, range(4))
+    heir = hub.join_group("lines", "words", "heir")
+    dead.abandon()
+    expeller = Expeller(hub)
+    try:
+        expeller.expel([(10**6, "of.nobody"), (dead.group_id, dead.incarnation)])
+        holds(heir, range(4))
+        expeller.expel([(dead.group_id, dead.incarnation)])
+    finally:
+        expeller.close(PATIENCE_S)
+        heir.leave()
+    assert [note.kind for _, note in hub.group_history("lines", "words")].count("left") == 2

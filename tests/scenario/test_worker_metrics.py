@@ -5,7 +5,9 @@ Each figure is made to move, and is what it should be.
 
 from __future__ import annotations
 
+import importlib
 import logging
+import sys
 import threading
 import time
 import urllib.request
@@ -17,12 +19,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-import shoal
 from shoal import Batch, Checkpointer, Hub, Worker
 from shoal.consumer.figures import Lag, ShardLag, WorkerFigures, line, shard_lag
 from shoal.consumer.statistics import COUNTERS, WorkerStats
 from shoal.core.describing import GroupShard
-from shoal.core.errors import LeaseLost
+from shoal.core.errors import LeaseLost, MissingPackage
 from shoal.core.group import ShardState
 from shoal.core.model import ShardId
 from shoal.core.retry import Backoff, FailureRules
@@ -302,6 +303,8 @@ def test_the_line_says_what_matters() -> None:
 
 
 def test_without_the_package_it_is_said_which_one_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    error = shoal.errors.MissingPackage(part="shoal.metrics", package="prometheus-client", extra="metrics")
-    assert "pip install 'shoal[metrics]'" in str(error)
-    assert isinstance(error, ImportError)
+    monkeypatch.delitem(sys.modules, "shoal.metrics")
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(MissingPackage, match=r"pip install 'shoal\[metrics\]'") as caught:
+        importlib.import_module("shoal.metrics")
+    assert isinstance(caught.value, ImportError)

@@ -14,8 +14,8 @@ from typing import Final, cast
 
 from shoal.wire.delivered import NOWHERE
 
-MARKS_MAX: Final = 1024
-"""Calls that run in one process at once: as many as a worker has threads for."""
+MARKS_MAX: Final = 4096
+"""Calls that run in one process at once: more than a worker has threads for, its retry stream included."""
 _BYTES: Final = 8
 
 

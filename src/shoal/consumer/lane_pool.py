@@ -22,29 +22,16 @@ import time
 from functools import partial
 from typing import Any, Final
 
-import pyarrow as pa
-
 from shoal.consumer import lane_booting
 from shoal.consumer.held import Held
-from shoal.consumer.lane_messages import (
-    Answer,
-    Call,
-    Finished,
-    Handed,
-    Question,
-    Setup,
-    Wish,
-    packed_error,
-)
+from shoal.consumer.lane_code import RemoteCode
+from shoal.consumer.lane_messages import Answer, Question, Setup, Wish, packed_error
 from shoal.consumer.lane_process import LaneProcess
 from shoal.consumer.processor import Factory
 from shoal.consumer.threads import Threads
-from shoal.consumer.user_code import Came, Code
-from shoal.core.delivery import Failure, Initialize, Process, ProcessNothing, Reason, SetAside, ShutDown, Task
+from shoal.consumer.user_code import Code
 from shoal.core.errors import InvalidInput, LeaseLost
 from shoal.core.retry import Backoff
-from shoal.wire.batch import Batch
-from shoal.wire.crossing import Label, pack
 
 _log: Final = logging.getLogger("shoal.worker")
 
@@ -55,18 +42,6 @@ _LEAVE_S: Final = 5.0
 """How long all of them may take to be gone when they were told to leave."""
 _SAVES_MAX: Final = 32
 """Saves that wait for the hub at once; one of a shard at a time."""
-_DIED: Final = "LaneProcessDied"
-
-
-class LaneDied(RuntimeError):
-    """The process of a lane ended in the midst of a call."""
-
-
-class RemoteFailure(Exception):
-    """An error as its own process showed it."""
-
-    def __init__(self, trace: str) -> None:
-        super().__init__(f"\n{trace.rstrip()}")
 
 
 class LanePool:
@@ -82,13 +57,13 @@ class LanePool:
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._slots = [_Slot() for _ in range(processes)]
-        self._codes: dict[int, _Remote] = {}
+        self._codes: dict[int, RemoteCode] = {}
         self._numbers = itertools.count()
         self._threads = Threads("shoal-lane-saves", _SAVES_MAX, self._failed)
 
     def host(self, held: Held) -> Code:
         """See Hosting."""
-        return _Remote(self, held, next(self._numbers))
+        return RemoteCode(self, held, next(self._numbers))
 
     @property
     def pids(self) -> list[int]:
@@ -150,12 +125,12 @@ class LanePool:
 
     # --- Checkpointers. ------------------------------------------------------------------------------
 
-    def enter(self, code: _Remote) -> None:
+    def enter(self, code: RemoteCode) -> None:
         """Its checkpointers may ask from now on."""
         with self._lock:
             self._codes[code.number] = code
 
-    def forget(self, code: _Remote) -> None:
+    def forget(self, code: RemoteCode) -> None:
         """Its checkpointers are refused from now on."""
         with self._lock:
             self._codes.pop(code.number, None)
@@ -179,7 +154,7 @@ class LanePool:
         process.answer(answer)
 
     @staticmethod
-    def _value(code: _Remote | None, question: Question) -> int:
+    def _value(code: RemoteCode | None, question: Question) -> int:
         if code is None:
             raise LeaseLost(shard=question.shard, epoch=question.epoch)
         match question.wish:
@@ -201,114 +176,6 @@ class _Slot:
         """In a row."""
         self.start_at_s = 0.0
         self.starting = threading.Lock()
-
-
-class _Remote:
-    """See Code: of one shard under one epoch, in the pool's processes."""
-
-    def __init__(self, pool: LanePool, held: Held, number: int) -> None:
-        self.held, self.number = held, number
-        self._pool = pool
-        self._homes: dict[int, LaneProcess] = {}
-        """Where each lane's processor is. Writer: the one task of a lane that runs."""
-
-    @property
-    def bereft(self) -> list[int]:
-        """See Code."""
-        return [lane for lane, home in list(self._homes.items()) if home.is_dead]
-
-    def run(self, task: Task, nothing: Batch | None) -> Came:
-        """See Code."""
-        began_ns = time.perf_counter_ns()
-        lane = task.lane
-        home = self._homes.get(lane)
-        is_gone = home is None or home.is_dead
-        match task:
-            case Initialize():
-                self._pool.enter(self)
-            case ShutDown() if is_gone:
-                # Nobody is there to be told. Only an end that covers what was not declared done is refused.
-                self._leave(lane)
-                if task.reason is not Reason.ENDED or not self._has_unsaved(lane):
-                    return Came(took_ns=0)
-                return self._died(began_ns, "the process of its lane", home)
-            case Process() | ProcessNothing() if is_gone and self._has_unsaved(lane):
-                return Came(took_ns=0, is_bereft=True)
-        process = self._pool.process(self.held.tenure.shard + lane) if is_gone else home
-        if process is None:
-            return self._died(began_ns, "the worker has ended", None)
-        mark = process.take_mark()
-        ended = self._call(process, task, nothing, mark)
-        reached = process.give_mark(mark)
-        if isinstance(task, ShutDown):
-            self._leave(lane)
-        elif ended is None or ended.failure is None or not isinstance(task, Initialize):
-            self._homes[lane] = process
-        if ended is None:
-            return self._died(began_ns, f"process {process.pid}", process, reached)
-        return _came(ended)
-
-    def _call(self, process: LaneProcess, task: Task, nothing: Batch | None, mark: int) -> Finished | None:
-        payload: pa.Buffer | None = None
-        empty: Label | None = None
-        sent: Initialize | Handed | ProcessNothing | ShutDown
-        match task:
-            case Process(lane=lane, piece=piece, attempt=attempt):
-                assert isinstance(piece.source, Batch)
-                label, payload = pack(piece.source, piece.offsets)
-                sent = Handed(lane=lane, attempt=attempt, label=label, mark=mark)
-            case ProcessNothing():
-                assert nothing is not None
-                sent, (empty, _) = task, pack(nothing, range(0))
-            case SetAside():
-                raise AssertionError("not user code")
-            case _:
-                sent = task
-
-        def make(number: int) -> Call:
-            return Call(
-                number=number,
-                tenure=self.number,
-                shard=self.held.tenure.shard,
-                epoch=self.held.tenure.epoch,
-                until_ns=self.held.until_ns(),
-                task=sent,
-                nothing=empty,
-            )
-
-        return process.call(make, payload, self.held)
-
-    def _has_unsaved(self, lane: int) -> bool:
-        return self.held.tenure.lanes[lane].has_unsaved
-
-    def _leave(self, lane: int) -> None:
-        self._homes.pop(lane, None)
-        if not self._homes:
-            self._pool.forget(self)
-
-    @staticmethod
-    def _died(began_ns: int, what: str, process: LaneProcess | None, reached: int | None = None) -> Came:
-        how = process.end_text if process is not None else ""
-        text = f"{what} ended{f': {how}' if how else ''}"
-        return Came(
-            took_ns=time.perf_counter_ns() - began_ns,
-            error=LaneDied(text),
-            failure=Failure(kind=_DIED, text=text, reached=reached),
-        )
-
-
-def _came(ended: Finished) -> Came:
-    error: BaseException | None = None
-    if ended.failure is not None:
-        error = RuntimeError(f"{ended.failure.kind}: {ended.failure.text}")
-        error.__cause__ = RemoteFailure(ended.trace)
-    return Came(
-        took_ns=ended.took_ns,
-        back_to=ended.back_to,
-        error=error,
-        failure=ended.failure,
-        is_postponed=ended.is_postponed,
-    )
 
 
 # --- What a process needs to run the user's code. ----------------------------------------------------
