@@ -382,7 +382,7 @@ def test_a_lane_hands_out_nothing_past_the_deadline_of_a_worker_that_stands_stil
     append_numbers(hub, STREAM, 0, range(2000))
     timeout_s = 1.0
     process, pids = begin("Slow", timeout_s)
-    eventually(lambda: len(lanes.notes("given")) > 60, "they work, past the first deadline", PATIENCE_S)
+    eventually(lambda: len(lanes.notes("given")) > 200, "they work, past the first deadline", PATIENCE_S)
     os.kill(process.pid, signal.SIGSTOP)
     stopped_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     time.sleep(timeout_s * 2)
@@ -434,3 +434,30 @@ def test_the_log_names_a_process_that_died(hub: Hub, work: Make, caplog: pytest.
     append_numbers(hub, STREAM, 0, range(4))
     eventually(lambda: len(lanes.notes("given")) == 4, "a new one goes on", PATIENCE_S)
     assert len(lanes.notes("initialize")) == 2
+
+
+def test_a_program_that_starts_its_worker_wherever_it_is_imported_is_told_so(
+    hub: Hub, sqlite_url: str, tmp_path: Path
+) -> None:
+    hub.create_stream(STREAM, shards=1)
+    program = tmp_path / "unguarded.py"
+    program.write_text(
+        "import sys\n"
+        "import shoal\n"
+        "class Mine(shoal.Processor):\n"
+        "    pass\n"
+        "hub = shoal.connect(sys.argv[1])\n"
+        "stop = shoal.FailureRules(policy=shoal.Policy.STOP)\n"
+        "shoal.Worker(hub, 'orders', 'billing', Mine, lanes='processes', failure=stop).run()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, str(program), sqlite_url],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "ProcessorFailed: shard=0: the processor raised InvalidInput" in ended.stderr
+    assert 'start the worker under `if __name__ == "__main__":`' in ended.stderr

@@ -23,7 +23,7 @@ from shoal import Batch, Checkpointer, Hub, Worker
 from shoal.consumer.figures import Lag, ShardLag, WorkerFigures, line, shard_lag
 from shoal.consumer.statistics import COUNTERS, WorkerStats
 from shoal.core.describing import GroupShard
-from shoal.core.errors import LeaseLost, MissingPackage
+from shoal.core.errors import Fenced, LeaseLost, MissingPackage, NotOwner, StoreUnavailable
 from shoal.core.group import ShardState
 from shoal.core.model import ShardId
 from shoal.core.retry import Backoff, FailureRules
@@ -231,6 +231,15 @@ def test_reads_and_saves_of_a_shard_that_is_anothers_are_counted(hub: Hub, work:
     hold.set()
     assert refused.wait(20)
     eventually(lambda: older.stats.fenced >= 1, "it is counted")
+
+
+def test_a_refusal_is_counted_if_it_is_because_the_shard_is_anothers() -> None:
+    stats = WorkerStats()
+    stats.fetch_failed(StoreUnavailable("away"))
+    assert (stats.fetch_errors, stats.fenced) == (1, 0)
+    stats.fetch_failed(Fenced(shard=0, epoch=1, current=2))
+    stats.refused(NotOwner(shard=0, consumer="anna", owner="bert"))
+    assert (stats.fetch_errors, stats.fenced) == (2, 2)
 
 
 def test_what_was_declared_done_before_a_raise_is_counted_once(hub: Hub, work: Make) -> None:

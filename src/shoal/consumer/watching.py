@@ -1,7 +1,7 @@
 """Looks after a worker from beside: how far behind it is, and a line in the log from time to time.
 
-In a thread of its own, so that nothing that handles records waits for it; one look is one description of the
-group, and looks are a fixed time apart whatever happens.
+In a thread of its own, so that nothing that handles records waits for it. One look is one description of the
+group; the larger that is, the longer it rests.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ _log: Final = logging.getLogger("shoal.worker")
 
 _FIRST_S: Final = 1.0
 """After the start, for the first look."""
+_REST: Final = 50
+"""Looking takes at most this part of the time, however large the group: there may be many of us."""
 
 
 class Watch:
@@ -59,15 +61,17 @@ class Watch:
             if self._is_over.wait(max(0.0, due_s - time.monotonic())):
                 return
             if look_at_s is not None and self._look_s is not None and time.monotonic() >= look_at_s:
-                self._see()
-                look_at_s = time.monotonic() + self._look_s
+                took_s = self._see()
+                look_at_s = time.monotonic() + max(self._look_s, took_s * _REST)
             if log_at_s is not None and self._log_s is not None and time.monotonic() >= log_at_s:
                 now = self._figures()
                 _log.info("%s: %s", self._name, line(now, before))
                 before = now
                 log_at_s = time.monotonic() + self._log_s
 
-    def _see(self) -> None:
+    def _see(self) -> float:
+        """Look once; how long that took."""
+        began_s = time.monotonic()
         try:
             self.seen = self._look()
         except ShoalError as error:
@@ -76,3 +80,4 @@ class Watch:
         except Exception:  # noqa: BLE001 - a thread's top: drivers raise what they like while a database restarts
             self.seen = None
             _log.warning("%s looks how far behind it is", self._name, exc_info=True)
+        return time.monotonic() - began_s
