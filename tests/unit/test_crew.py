@@ -125,7 +125,7 @@ def test_what_was_let_go_of_does_not_begin_again_under_the_same_epoch() -> None:
     assert tasks(orders) == [ShutDown]
     hands.come_back(orders)
     (closed, letting) = hands.turn()
-    assert told([closed]) == [(What.CLOSED, 0, 5)]
+    assert told([closed]) == [(What.MOVED, 0, 5)]
     assert letting == LetGo(due=[(tenure, 0)])
     assert hands.turn() == [], "its lease is still there, and the release on its way"
     hands.crew.let_go_of([tenure])
@@ -288,7 +288,7 @@ def test_a_stop_hands_everything_over_and_then_it_is_finished() -> None:
     assert kinds(hands.crew.stop(hands.now_ms)) == [Asked, Retire]
     assert hands.crew.stop(hands.now_ms) == []
     hands.come_back(hands.turn())
-    assert told(hands.turn()) == [(What.CLOSED, 0, 1)]
+    assert told(hands.turn()) == [(What.STOPPED, 0, 1)]
     assert not is_finished(hands), "the release is on its way"
     hands.crew.let_go_of([tenure])
     assert is_finished(hands)

@@ -21,12 +21,12 @@ from shoal.complaints import Complaints
 from shoal.consumer.aside import Aside
 from shoal.consumer.deciding import Deciding, Event, Job
 from shoal.consumer.fetching import DueMs, Fetcher, Found
-from shoal.consumer.held import Came, Held
+from shoal.consumer.held import Held, Hosting
 from shoal.consumer.membership import Membership, boot_ms
 from shoal.consumer.options import OnExpired, OnStuck, WorkerOptions
-from shoal.consumer.processor import Factory
 from shoal.consumer.statistics import WorkerStats
 from shoal.consumer.threads import Threads
+from shoal.consumer.user_code import Came
 from shoal.core import orders
 from shoal.core.budget import Budget
 from shoal.core.crew import Crew, CrewRules
@@ -42,7 +42,7 @@ from shoal.ports import HubService
 from shoal.wire.batch import Batch
 
 ShardListener = Callable[[str, int, int], None]
-"""Is told `(what, shard, epoch)`: opened, closed, ended, lost, gone."""
+"""Is told `(what, shard, epoch)`: opened; moved, stopped, ended or lost; gone: lost code has returned."""
 Drained = Callable[[Collection[ShardId]], bool]
 """Whether all that was to be consumed has been; given the shards that are done with here."""
 
@@ -61,7 +61,7 @@ class Runtime:
         self,
         service: HubService,
         member: Membership,
-        factory: Factory,
+        hosting: Hosting,
         options: WorkerOptions,
         rules: FailureRules,
         *,
@@ -81,7 +81,7 @@ class Runtime:
         self.error: BaseException | None = None
         """Why it stopped by itself."""
         self.is_over = threading.Event()
-        self._service, self._member, self._factory, self._options = service, member, factory, options
+        self._service, self._member, self._hosting, self._options = service, member, hosting, options
         self.stats = stats
         self._listener = listener
         self._complaints = Complaints(_log)
@@ -187,6 +187,9 @@ class Runtime:
         if self._crew.wants_lineage(leases, self._shards):
             self._see_shards()
         with self._lock:
+            for held in self.held.values():
+                for lane in held.bereft:
+                    held.tenure.bereft(lane)
             wanted = self._crew.advance(boot_ms(), leases, self._shards)
             rest_ms = 0 if self._crew.is_finished else self._crew.rest_ms(boot_ms())
         self._carry_out(wanted)
@@ -216,9 +219,7 @@ class Runtime:
                 self._is_changed = True
             match order:
                 case orders.Open(tenure=tenure):
-                    self._hands[tenure] = Held(
-                        tenure, self._member, self._factory, self._lock, self._options.outages
-                    )
+                    self._hands[tenure] = Held(tenure, self._member, self._hosting, self._lock, self.stats)
                 case orders.Asked(tenure=tenure):
                     held = self._hands[tenure]
                     held.asked_ns = held.asked_ns or time.perf_counter_ns()
@@ -274,7 +275,7 @@ class Runtime:
                     offset,
                 )
             case orders.ReadFailed(error=error):
-                self.stats.fetch_errors += 1
+                self.stats.fetch_failed(error)
                 self._complaints.warn(
                     ("reads", shard, type(error)), "%s reads shard %s: %s", name, shard, error
                 )
@@ -326,6 +327,8 @@ class Runtime:
             if came.is_postponed:
                 self._crew.postponed(tenure, task, boot_ms(), self._late_ms(tenure))
                 self.stats.postponed += 1
+            elif came.is_bereft:
+                tenure.bereft(task.lane)
             elif came.failure is None:
                 if isinstance(task, Process):
                     self.stats.processed(len(task.piece.offsets), came.took_ns)
@@ -333,6 +336,7 @@ class Runtime:
                     self.stats.set_aside(is_dead=came.is_dead)
                 self._crew.returned(tenure, task, came.back_to)
             else:
+                self.stats.raised(held.done_of(task), came.took_ns if isinstance(task, Process) else 0)
                 self._report_failure(held, task, came.failure, came.error)
                 wanted = self._crew.raised(tenure, task, came.failure, boot_ms(), random.random())
         self._carry_out(wanted)
@@ -343,7 +347,6 @@ class Runtime:
         return 0 if lease is None else max(0, boot_ms() - lease.deadline_ms)
 
     def _report_failure(self, held: Held, task: Task, failure: Failure, error: BaseException | None) -> None:
-        self.stats.failures += 1
         shard, what = held.tenure.shard, type(task).__name__.lower()
         is_ours = isinstance(error, ShoalError) and error.retriable
         self._complaints.warn(
@@ -424,6 +427,7 @@ class Runtime:
             if mine:
                 self._member.release(mine)
         except ShoalError as error:
+            self.stats.refused(error)
             shards = [tenure.shard for tenure, _ in due]
             _log.warning("%s releases %s: %s", self._member.name, shards, error)
         self._deciding.post(partial(self._let_go_of, [tenure for tenure, _ in due]))

@@ -430,8 +430,10 @@ def _ending(tenure: Tenure, release: Release) -> What:
             return What.ENDED
         case Reason.LOST:  # With a checkpoint: given up, while user code still runs.
             return What.GONE if release.checkpoint is None else What.LOST
-        case Reason.MOVED | Reason.STOPPED:
-            return What.CLOSED
+        case Reason.MOVED:
+            return What.MOVED
+        case Reason.STOPPED:
+            return What.STOPPED
         case None:
             raise AssertionError("it is released for a reason")
         case _:

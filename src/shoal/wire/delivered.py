@@ -5,7 +5,7 @@ Invariant: no record is given out by iteration after the deadline has passed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from itertools import chain, takewhile
 from operator import itemgetter, length_hint
 from typing import Final
@@ -77,4 +77,35 @@ class Delivered(Batch):
         return None if self.is_through else self.reached
 
 
+class Marked(Delivered):
+    """A batch that also marks the record it is at where others can see it, should this process die there."""
+
+    __slots__ = ("_mark",)
+
+    _mark: MutableSequence[int]
+
+    @classmethod
+    def marking(
+        cls,
+        mark: MutableSequence[int],
+        batch: Batch,
+        offsets: Sequence[int],
+        guard: Guard,
+        clock_ns: Callable[[], int],
+    ) -> Marked:
+        """`mark` has one place, for the offset; NOWHERE while no loop is at any."""
+        made = super().of(batch, offsets, guard, clock_ns)
+        assert isinstance(made, Marked)
+        made._mark = mark
+        return made
+
+    def __iter__(self) -> Iterator[Record]:
+        mark = self._mark
+        for record in super().__iter__():
+            mark[0] = record.offset
+            yield record
+        mark[0] = NOWHERE
+
+
+NOWHERE: Final = -1
 _RECORD: Final[Callable[[tuple[int, Record, int]], Record]] = itemgetter(1)
