@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 
 from shoal.core.checkpoint import Checkpoint, is_same
-from shoal.core.delivery import (
+from shoal.core.delivery import Tenure
+from shoal.core.errors import CheckpointMisuse, LeaseLost
+from shoal.core.model import ShardId
+from shoal.core.retry import Backoff, FailureRules, Policy
+from shoal.core.tasks import (
     Action,
     Blocked,
     Failure,
@@ -24,11 +28,7 @@ from shoal.core.delivery import (
     SetAside,
     ShutDown,
     StopWorker,
-    Tenure,
 )
-from shoal.core.errors import CheckpointMisuse, LeaseLost
-from shoal.core.model import ShardId
-from shoal.core.retry import Backoff, FailureRules, Policy
 from tests.unit.reference_cases import ours
 
 ODD = Failure(kind="ValueError", text="odd")
@@ -904,3 +904,161 @@ def test_a_save_never_goes_back_and_never_past_what_was_given() -> None:
 def _state(made: Tenure) -> str:
     shown = [str({name: getattr(lane, name) for name in lane.__slots__}) for lane in made.lanes]
     return str([made.phase, made.reason, made.fetched, made.end, made.is_fetching, made.due_ms(), shown])
+
+
+# --- What the simulator found. -----------------------------------------------------------------------
+
+
+def test_the_checkpoint_does_not_fall_back_when_a_lane_gets_records_after_a_long_time() -> None:
+    made = processing(lanes=2)
+    give(made, [0, 2, 4], lanes=2)
+    assert len(begun(made)) == 1, "there is nothing for the other lane"
+    made.save(0, 5)
+    made.returned(0)
+    assert made.checkpoint == 5
+    give(made, [5, 7], lanes=2)
+    assert len(begun(made)) == 1
+    assert made.checkpoint == 5
+    made.ask(Reason.MOVED)
+    made.returned(1)
+    for action in begun(made):
+        assert isinstance(action, ShutDown)
+        made.returned(action.lane)
+    assert begun(made) == [Release(checkpoint=5)], "a checkpoint that led back would be refused"
+
+
+def test_the_checkpoint_does_not_pass_what_waits_behind_records_that_are_wanted_again() -> None:
+    made = processing()
+    give(made, [0, 1, 2], [3], [4])
+    assert process(made) == [0, 1, 2]
+    made.save(0, 3)
+    made.returned(0, back_to=0)
+    assert made.checkpoint == 3
+    made.got_again(0, [Piece([0]), Piece([1]), Piece([2])], 3)
+    assert made.checkpoint == 3
+
+
+def test_the_checkpoint_does_not_fall_back_when_a_lane_goes_back_to_what_it_had_declared_done() -> None:
+    made = processing(lanes=2)
+    give(made, [0, 1], lanes=2)
+    begun(made)
+    for lane in (0, 1):
+        made.save(lane, lane + 1)
+        made.returned(lane)
+    give(made, [2, 4, 6], lanes=2)
+    begun(made)
+    made.save(0, 7)
+    made.returned(0)
+    assert made.checkpoint == 7
+    made.call_idle(0)
+    made.returned(0)
+    made.returned(1, back_to=0)
+    assert made.checkpoint == 7
+
+
+# --- A processor that is gone. -----------------------------------------------------------------------
+
+
+def test_what_a_lost_processor_did_not_declare_done_comes_again_before_anything_else() -> None:
+    made = processing()
+    give(made, [0, 1], [2, 3], [4])
+    assert process(made) == [0, 1]
+    made.returned(0)
+    assert process(made) == [2, 3]
+    made.save(0, 1)
+    made.returned(0)
+    assert process(made) == [4]
+    made.bereft(0)
+    assert wanted(made) == Fetch(offset=1, until=5, lane=0)
+    made.got_again(0, [Piece([1, 2]), Piece([3, 4])], 5)
+    assert process(made) == [1, 2]
+    made.returned(0)
+    assert process(made) == [3, 4]
+    made.returned(0)
+    assert made.save(0, None) == made.checkpoint == 5
+
+
+def test_a_lost_processor_that_had_declared_everything_done_takes_nothing_with_it() -> None:
+    made = processing()
+    give(made, [0, 1], [2])
+    assert process(made) == [0, 1]
+    made.save(0, 2)
+    made.returned(0)
+    assert process(made) == [2]
+    made.bereft(0)
+    assert process(made) == [2]
+
+
+def test_a_lane_that_rests_gets_what_its_lost_processor_had_not_declared_done() -> None:
+    made = processing()
+    give(made, [0, 1])
+    assert process(made) == [0, 1]
+    made.returned(0)
+    made.bereft(0)
+    assert wanted(made) == Fetch(offset=0, until=2, lane=0)
+    assert made.checkpoint == 0
+    made.bereft(0)
+    assert wanted(made) == Fetch(offset=0, until=2, lane=0), "once"
+
+
+def test_a_shard_that_is_asked_for_does_not_wait_for_what_its_lost_processor_had() -> None:
+    made = processing()
+    give(made, [0], [1])
+    assert process(made) == [0]
+    made.returned(0)
+    assert process(made) == [1]
+    made.ask(Reason.MOVED)
+    made.bereft(0)
+    assert begun(made) == [ShutDown(lane=0, reason=Reason.MOVED)]
+    made.returned(0)
+    assert begun(made) == [Release(checkpoint=0)]
+
+
+def test_failures_go_on_counting_when_the_processor_is_lost() -> None:
+    made = processing()
+    give(made, [0], [1])
+    assert process(made) == [0]
+    made.returned(0)
+    assert process(made) == [1]
+    made.raised(0, ODD, 0, 0.5)
+    assert process(made, 1000) == [1]
+    made.bereft(0)
+    made.got_again(0, [Piece([0, 1])], 2)
+    (action,) = begun(made, 1000)
+    assert isinstance(action, Process)
+    assert action.attempt == 2
+    assert blocked(made) == Blocked(failure=ODD, attempts=1)
+
+
+def test_what_was_set_aside_does_not_come_again_to_the_next_processor() -> None:
+    made = processing(BEST)
+    give(made, [0], [1])
+    assert process(made) == [0]
+    made.returned(0)
+    assert process(made) == [1]
+    made.raised(0, ODD, 0, 0.5)
+    assert begun(made) == [SetAside(lane=0, offset=1, failure=ODD)]
+    made.returned(0)
+    assert made.checkpoint == 0, "what is before it is not declared done"
+    made.bereft(0)
+    made.got_again(0, [Piece([0, 1])], 2)
+    assert process(made) == [0]
+    made.save(0, 1)
+    made.returned(0)
+    assert made.checkpoint == 2, "and it is done with what is before it"
+    assert begun(made) == []
+
+
+def test_who_goes_back_behind_what_was_set_aside_gets_it_again() -> None:
+    made = processing(BEST)
+    give(made, [0], [1], [2])
+    assert process(made) == [0]
+    made.returned(0)
+    assert process(made) == [1]
+    made.raised(0, ODD, 0, 0.5)
+    assert begun(made) == [SetAside(lane=0, offset=1, failure=ODD)]
+    made.returned(0)
+    assert process(made) == [2]
+    made.returned(0, back_to=0)
+    made.got_again(0, [Piece([0, 1, 2])], 3)
+    assert process(made) == [0, 1, 2]
