@@ -1,4 +1,4 @@
-"""A process that is stopped while it writes to a SQLite file: everybody waits, until it goes on or is killed."""
+"""A process that is stopped while it writes to a SQLite file: all wait until it goes on, or is killed."""
 
 import os
 import signal
