@@ -26,6 +26,8 @@ class LeasedKind:
     """See Kind."""
 
     cleans_up = True
+    generation_ms = 100
+    """One with each look, and one rests for four times as long as one looks."""
 
     def __init__(self, stage: Stage, admin: Process) -> None:
         self._stage, self._admin = stage, admin

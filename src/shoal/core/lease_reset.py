@@ -32,7 +32,7 @@ from shoal.core.group import GroupSettings, default_interval_ms
 from shoal.core.lease import Change, ChangeKind, InstanceRow, LeaseRow, created, rewound, without_owner
 from shoal.core.lineage import ancestors
 from shoal.core.model import Shard, ShardId
-from shoal.core.succession import with_heirs
+from shoal.core.succession import standing, with_heirs
 
 
 class Resetting:
@@ -143,7 +143,7 @@ class Resetting:
         return needed
 
     def _creations(self, rows: Mapping[ShardId, LeaseRow], born: Mapping[ShardId, int]) -> Iterator[Change]:
-        known = {**{shard: row.born for shard, row in rows.items()}, **born}
+        known = {**self._known(rows), **born}
         for shard in sorted(born, reverse=True):
             if shard not in rows:
                 about = self._shards[shard]
@@ -156,6 +156,15 @@ class Resetting:
                 holder = self._nobody.incarnation
                 held = replace(made, lease_owner=holder, consumer_owner=holder)
                 yield Change(kind=ChangeKind.CREATE, old=None, new=held)
+
+    def _known(self, rows: Mapping[ShardId, LeaseRow]) -> dict[ShardId, int]:
+        """`born` of the rows that a child waits for. An ancestor's may be void: made by one who thought for
+        so long that the shard was consumed and cleaned up meanwhile, and be it this reset. A child that knew
+        of it would make it count. Of the shards that are reset, those are void that miss what is made now.
+        """
+        family = lineage_of(self._shards, self._positions)
+        void = {row.shard for row in standing(list(rows.values()), self._shards).void}
+        return {shard: row.born for shard, row in rows.items() if shard in family or shard not in void}
 
     def _resets(
         self, rows: Mapping[ShardId, LeaseRow], needed: set[ShardId], numbers: Iterator[int]
