@@ -304,6 +304,7 @@ class Worker:
         records.ends(held.hand, task.lane, is_raised=failure is not None)
         self._stage.facts.wrote(held.hand.group, held.hand.incarnation, tenure.shard, tenure.epoch)
         if back_to is not None:
+            self._stage.history.counts["went back"] += 1
             records.went_back(held.hand, task.lane, back_to)
         if failure is None and isinstance(task, ShutDown) and task.reason is Reason.ENDED:
             records.shut_down(held.hand, task.lane)
