@@ -30,6 +30,17 @@ def furthest_lane_counts() -> Replacement:
     return Tenure, "checkpoint", property(checkpoint)
 
 
+def only_what_was_fetched_counts() -> Replacement:
+    def checkpoint(tenure: Tenure) -> int:
+        marks = tuple(
+            tenure.fetched if lane.owes_from is None else min(tenure.fetched, lane.owes_from)
+            for lane in tenure.lanes
+        )
+        return Checkpoint(min(marks), (*tenure.done_before, *((marks,) if len(marks) > 1 else ())))
+
+    return Tenure, "checkpoint", property(checkpoint)
+
+
 def no_marks() -> Replacement:
     right: Any = Tenure.checkpoint
     return Tenure, "checkpoint", property(lambda tenure: int(right.fget(tenure)))
