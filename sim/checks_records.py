@@ -236,8 +236,10 @@ class RecordChecks(DeliveryChecks):
 
     # --- Inside. -------------------------------------------------------------------------------------
 
-    def _telling(self, since: int, start: int, reset: int = 0) -> RecordTelling:
-        return RecordTelling(since=since, start=start, reached=start, done=start, reset=reset)
+    def _telling(self, since: int, start: int, reset: int = 0, *, is_made: bool = False) -> RecordTelling:
+        return RecordTelling(
+            since=since, start=start, reached=start, done=start, reset=reset, is_made=is_made
+        )
 
     def _done_to(self, telling: Telling, row: Shard) -> int:
         assert isinstance(telling, RecordTelling)

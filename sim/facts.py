@@ -126,7 +126,7 @@ class Facts:
     def forced(self, before: Claim | None, after: Claim, offset: int, since: int, reset: int = 0) -> None:
         """A checkpoint was forced, when `since` was the last epoch that the group had given."""
         self.holding.forced(before, after, offset)
-        self.delivery.forced(after.shard, since, offset, reset)
+        self.delivery.forced(after.shard, since, offset, reset, is_made=before is None)
 
     def joined(self, member: Member) -> None:
         self.history.say(member.incarnation, f"is a member: {member.timeout_ms} / {member.interval_ms} ms")

@@ -73,12 +73,12 @@ class Hub:
         before = rows.members.get(beat.incarnation)
         member = membership.beaten(rows.settings, before, beat)
         assert before is not None
-        reported = membership.digest(beat.held)
         claims = None
-        if beat.seen != member.assigned or reported != member.held:
+        if beat.seen != member.assigned or membership.digest(beat.held) != member.held:
             claims = [claim for claim in rows.claims if claim.owner == beat.incarnation]
             membership.check_held(member, beat.held, {claim.shard: claim for claim in rows.claims})
-        rows.members[beat.incarnation] = replace(member, held=reported)
+            member = replace(member, held=membership.remembered(beat.held, claims))
+        rows.members[beat.incarnation] = member
         self._facts.beaten(before, beat.number, beat.timeout_ms)
         return holding.assignment(rows.settings, member, claims, beat)
 

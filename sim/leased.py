@@ -96,7 +96,7 @@ class LeasedSeat:
 
     def release(self, shard: ShardId, epoch: int, checkpoint: int | None) -> Steps[None]:
         mine, life = self.incarnation, self._life
-        while (shards := (yield from self._looked_up())) is None:
+        while (shards := (yield from self._looked_up(life))) is None:
             yield self._stage.rng.randrange(20, 80) * MS
         member = self._member
         if member is None or self._life != life or shard >= len(shards):
@@ -370,14 +370,15 @@ class LeasedSeat:
     def _shards(self) -> Steps[Sequence[Shard]]:
         return (yield from self._reached().read(self._stored_shards))
 
-    def _looked_up(self) -> Steps[Sequence[Shard] | None]:
-        """The stream's shards, if the store answers. Nothing is left to let go of if it is gone."""
+    def _looked_up(self, life: int) -> Steps[Sequence[Shard] | None]:
+        """The stream's shards, if the store answers. Nothing is left to let go of if it is gone: that ends
+        the membership of which this is asked, and none that has begun since."""
         try:
             return (yield from self._shards())
         except StoreUnavailable:
             return None
         except UnknownGroup:
-            self._drop(self._life)
+            self._drop(life)
             return ()
 
     def _stored_shards(self, rows: LeasedRows) -> Sequence[Shard]:

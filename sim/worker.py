@@ -256,6 +256,7 @@ class Worker:
             self._pieces(held, wanted, until),
             next_offset=until,
             is_end=fetched.end is not None and until >= fetched.end,
+            is_tail=until == wanted.offset,
             now_ms=self._now_ms(),
         )
         self.stir()

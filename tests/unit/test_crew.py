@@ -78,7 +78,9 @@ class Hands:
         """Records up to there come; what follows."""
         wanted = Fetch(offset=tenure.fetched)
         pieces = [[Piece(range(tenure.fetched, upto), 10)]] if upto > tenure.fetched else [[]]
-        self.crew.found(tenure, wanted, pieces, next_offset=upto, is_end=is_end, now_ms=self.now_ms)
+        self.crew.found(
+            tenure, wanted, pieces, next_offset=upto, is_end=is_end, is_tail=not pieces[0], now_ms=self.now_ms
+        )
         return self.turn()
 
     def come_back(self, orders: Sequence[Order]) -> None:
@@ -123,7 +125,7 @@ def test_what_was_let_go_of_does_not_begin_again_under_the_same_epoch() -> None:
     assert tasks(orders) == [ShutDown]
     hands.come_back(orders)
     (closed, letting) = hands.turn()
-    assert told([closed]) == [(What.CLOSED, 0, 5)]
+    assert told([closed]) == [(What.MOVED, 0, 5)]
     assert letting == LetGo(due=[(tenure, 0)])
     assert hands.turn() == [], "its lease is still there, and the release on its way"
     hands.crew.let_go_of([tenure])
@@ -206,7 +208,9 @@ def test_every_shard_fetches_its_share_of_the_budget_and_no_more() -> None:
     reads = [order for order in hands.turn() if isinstance(order, Read)]
     assert [read.bytes_max for read in reads] == [50, 50]
     tenure = reads[0].tenure
-    hands.crew.found(tenure, reads[0].wanted, [[Piece(range(5), 40)]], next_offset=5, is_end=False, now_ms=0)
+    hands.crew.found(
+        tenure, reads[0].wanted, [[Piece(range(5), 40)]], next_offset=5, is_end=False, is_tail=False, now_ms=0
+    )
     assert kinds(hands.turn()) == [Run], "it has more than half of its share"
 
 
@@ -284,7 +288,7 @@ def test_a_stop_hands_everything_over_and_then_it_is_finished() -> None:
     assert kinds(hands.crew.stop(hands.now_ms)) == [Asked, Retire]
     assert hands.crew.stop(hands.now_ms) == []
     hands.come_back(hands.turn())
-    assert told(hands.turn()) == [(What.CLOSED, 0, 1)]
+    assert told(hands.turn()) == [(What.STOPPED, 0, 1)]
     assert not is_finished(hands), "the release is on its way"
     hands.crew.let_go_of([tenure])
     assert is_finished(hands)

@@ -29,6 +29,7 @@ from shoal.core.tasks import (
     ShutDown,
     StopWorker,
 )
+from tests.unit.reference_cases import ours
 
 ODD = Failure(kind="ValueError", text="odd")
 AWAY = Failure(kind="ConnectionError", text="away", is_outage=True)
@@ -97,6 +98,7 @@ def process(made: Tenure, now_ms: int = 0) -> list[int]:
 # --- Phases. -----------------------------------------------------------------------------------------
 
 
+@ours("S17")
 def test_a_shard_waits_initializes_processes_stops_and_completes() -> None:
     made = tenure()
     assert begun(made) == []
@@ -296,6 +298,7 @@ def test_a_shutdown_that_raises_had_its_chance(reason: Reason) -> None:
     assert begun(made) == [Release(checkpoint=2)]
 
 
+@ours("S17 a lost lease is shut down at once, without rights")
 def test_one_that_is_lost_saves_nothing_and_releases_nothing() -> None:
     made = processing()
     give(made, [0, 1])
@@ -967,3 +970,111 @@ def test_one_that_begins_anew_since_its_shutdown_failed_keeps_what_its_lanes_hav
     begun(made, 2000)
     assert phase(made) is Phase.INITIALIZING
     assert is_same(made.checkpoint, Checkpoint(0, [(0, 4)]))
+
+
+# --- A processor that is gone. -----------------------------------------------------------------------
+
+
+def test_what_a_lost_processor_did_not_declare_done_comes_again_before_anything_else() -> None:
+    made = processing()
+    give(made, [0, 1], [2, 3], [4])
+    assert process(made) == [0, 1]
+    made.returned(0)
+    assert process(made) == [2, 3]
+    made.save(0, 1)
+    made.returned(0)
+    assert process(made) == [4]
+    made.bereft(0)
+    assert wanted(made) == Fetch(offset=1, until=5, lane=0)
+    made.got_again(0, [Piece([1, 2]), Piece([3, 4])], 5)
+    assert process(made) == [1, 2]
+    made.returned(0)
+    assert process(made) == [3, 4]
+    made.returned(0)
+    assert made.save(0, None) == made.checkpoint == 5
+
+
+def test_a_lost_processor_that_had_declared_everything_done_takes_nothing_with_it() -> None:
+    made = processing()
+    give(made, [0, 1], [2])
+    assert process(made) == [0, 1]
+    made.save(0, 2)
+    made.returned(0)
+    assert process(made) == [2]
+    made.bereft(0)
+    assert process(made) == [2]
+
+
+def test_a_lane_that_rests_gets_what_its_lost_processor_had_not_declared_done() -> None:
+    made = processing()
+    give(made, [0, 1])
+    assert process(made) == [0, 1]
+    made.returned(0)
+    made.bereft(0)
+    assert wanted(made) == Fetch(offset=0, until=2, lane=0)
+    assert made.checkpoint == 0
+    made.bereft(0)
+    assert wanted(made) == Fetch(offset=0, until=2, lane=0), "once"
+
+
+def test_a_shard_that_is_asked_for_does_not_wait_for_what_its_lost_processor_had() -> None:
+    made = processing()
+    give(made, [0], [1])
+    assert process(made) == [0]
+    made.returned(0)
+    assert process(made) == [1]
+    made.ask(Reason.MOVED)
+    made.bereft(0)
+    assert begun(made) == [ShutDown(lane=0, reason=Reason.MOVED)]
+    made.returned(0)
+    assert begun(made) == [Release(checkpoint=0)]
+
+
+def test_failures_go_on_counting_when_the_processor_is_lost() -> None:
+    made = processing()
+    give(made, [0], [1])
+    assert process(made) == [0]
+    made.returned(0)
+    assert process(made) == [1]
+    made.raised(0, ODD, 0, 0.5)
+    assert process(made, 1000) == [1]
+    made.bereft(0)
+    made.got_again(0, [Piece([0, 1])], 2)
+    (action,) = begun(made, 1000)
+    assert isinstance(action, Process)
+    assert action.attempt == 2
+    assert blocked(made) == Blocked(failure=ODD, attempts=1)
+
+
+def test_what_was_set_aside_does_not_come_again_to_the_next_processor() -> None:
+    made = processing(BEST)
+    give(made, [0], [1])
+    assert process(made) == [0]
+    made.returned(0)
+    assert process(made) == [1]
+    made.raised(0, ODD, 0, 0.5)
+    assert begun(made) == [SetAside(lane=0, offset=1, failure=ODD)]
+    made.returned(0)
+    assert made.checkpoint == 0, "what is before it is not declared done"
+    made.bereft(0)
+    made.got_again(0, [Piece([0, 1])], 2)
+    assert process(made) == [0]
+    made.save(0, 1)
+    made.returned(0)
+    assert made.checkpoint == 2, "and it is done with what is before it"
+    assert begun(made) == []
+
+
+def test_who_goes_back_behind_what_was_set_aside_gets_it_again() -> None:
+    made = processing(BEST)
+    give(made, [0], [1], [2])
+    assert process(made) == [0]
+    made.returned(0)
+    assert process(made) == [1]
+    made.raised(0, ODD, 0, 0.5)
+    assert begun(made) == [SetAside(lane=0, offset=1, failure=ODD)]
+    made.returned(0)
+    assert process(made) == [2]
+    made.returned(0, back_to=0)
+    made.got_again(0, [Piece([0, 1, 2])], 3)
+    assert process(made) == [0, 1, 2]

@@ -1,7 +1,8 @@
 """Random histories of one shard in a worker's hands, with one lane and with several.
 
 Defends invariants 3, 4 and 5 for a single tenure: a lane gets its records in order, a failed one again before
-anything after it, none is passed over; the checkpoint never covers what was not declared done.
+anything after it, none is passed over, also when its processor is lost; the checkpoint never covers what was
+not declared done.
 """
 
 from dataclasses import dataclass, field
@@ -111,6 +112,17 @@ class Shard:
         self.aside = [o for o in self.aside if self.lane_of(o) != lane or o < back_to]
         self.tenure.returned(lane, back_to=back_to)
 
+    def bereave(self, lane: int) -> None:
+        """The processor of a lane is gone, and what it had not declared done with it."""
+        if self.tenure.phase is not Phase.PROCESSING or isinstance(self.running.get(lane), SetAside):
+            return
+        machine = self.tenure.lanes[lane]
+        if lane not in self.running and (machine.queue or machine.missing is not None):
+            return  # Its next task says so.
+        self.running.pop(lane, None)
+        self.given[lane] = [o for o in self.given.get(lane, []) if o < machine.done]
+        self.tenure.bereft(lane)
+
     def finish(self, lane: int, *, saves: bool) -> None:
         """User code of a lane returns."""
         action = self.running.pop(lane)
@@ -176,11 +188,15 @@ def test_nothing_is_passed_over_or_overtaken(data: st.DataObject, lanes: int, po
             shard.tenure.lose(None) if stop is Reason.LOST else shard.tenure.ask(stop)
             continue
         what = data.draw(
-            st.sampled_from(["finish", "finish", "save", "save", "fail", "fetch", "fetch", "time", "back"])
+            st.sampled_from(
+                ["finish", "finish", "save", "save", "fail", "fetch", "fetch", "time", "back", "bereave"]
+            )
         )
         lane = data.draw(st.sampled_from(sorted(shard.running))) if shard.running else None
         if what == "fetch":
             shard.fetch(data.draw(st.integers(1, 9)))
+        elif what == "bereave":
+            shard.bereave(data.draw(st.integers(0, lanes - 1)))
         elif what == "time":
             shard.now_ms += data.draw(st.integers(1, 50))
         elif lane is not None and what == "fail":

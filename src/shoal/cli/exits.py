@@ -38,6 +38,7 @@ class ExitCode(IntEnum):
 TABLE: Final[dict[type[Exception], ExitCode]] = {
     errors.InvalidInput: ExitCode.INVALID,
     errors.MissingDriver: ExitCode.INVALID,
+    errors.MissingPackage: ExitCode.INVALID,
     errors.NotFound: ExitCode.NOT_FOUND,
     errors.OffsetExpired: ExitCode.NOT_FOUND,
     errors.OffsetOutOfRange: ExitCode.NOT_FOUND,

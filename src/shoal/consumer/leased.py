@@ -187,7 +187,15 @@ class LeasedMembership(Member):
                     thread.join(_LEAVE_S)
 
     def _leave(self, given: Mapping[ShardId, int | None]) -> None:
-        refusal: ShoalError | None = None
+        """Not said, it would cost the others the timeout, and the records since the last checkpoint."""
+        refusals: list[ShoalError] = []
+        insist(partial(self._part, given, refusals), StoreUnavailable, _LEAVE_S)
+        if refusals:
+            raise refusals[0]
+
+    def _part(self, given: Mapping[ShardId, int | None], refusals: list[ShoalError]) -> None:
+        """Let go of all that the table says is ours, and of our own row. Without an answer it raises, and may
+        be called again: what was let go of before keeps the checkpoint that it came with."""
         mine = [shard for shard in given if shard in self._consumer.leases]
         if mine:
             shards = self._shards_now(mine)
@@ -196,15 +204,15 @@ class LeasedMembership(Member):
                 held = consumer.leases
                 leases = [(held[shard], given[shard]) for shard in mine if shard in held]
                 last, refusal = _let_go(consumer, leases, shards)
+                refusals += [refusal] if refusal is not None else []
             self._carry_out(consumer, last, shards)
         view = self._view()
         with self._changed:
             consumer = self._consumer
             changes = consumer.leave(view, now_ms=boot_ms(), watch_ms=_watch_ms())
             self._note_change()
-        self._carry_out(consumer, changes, view.shards)
-        if refusal is not None:
-            raise refusal
+        if not self._carry_out(consumer, changes, view.shards):
+            raise StoreUnavailable(f"no answer: whether {self.name} has left is not known")
 
     def abandon(self) -> None:
         """Fall silent without a word, as a crash would: what is held comes free after the timeout."""
@@ -275,13 +283,15 @@ class LeasedMembership(Member):
         shards: Sequence[Shard],
         *,
         together: bool = False,
-    ) -> None:
-        """Try the changes, and what follows from them. `together`: all or none, and an answer is a must.
+    ) -> bool:
+        """Try the changes, and what follows from them; whether all were answered.
 
+        `together`: all or none, and an answer is a must.
         They are the consumer's that they were thought out for: when that one was expired meanwhile, what it
         takes is not held by the one that came back in its place.
         """
         waiting = list(changes)
+        is_answered = True
         for _ in range(STEP_TRIES_MAX):
             # Busy means that nothing was changed: mostly a deadlock of the database's. A release that met one
             # would wait for the next look, and who leaves does not look again.
@@ -293,13 +303,15 @@ class LeasedMembership(Member):
             for one in told:
                 if one.error is not None:
                     raise one.error
-            if together and any(one.outcome is Outcome.UNKNOWN for one in tried):
+            is_answered = is_answered and all(one.outcome is not Outcome.UNKNOWN for one in tried)
+            if together and not is_answered:
                 raise StoreUnavailable(f"no answer: {tried[0].change.kind} may or may not be stored")
             if not waiting:
                 break
         else:
             raise StoreBusy(f"rows of {self.group} change faster than we can follow", 0.0)
         self._let_go_of_ended(consumer, shards)
+        return is_answered
 
     def _let_go_of_ended(self, consumer: LeasedConsumer, shards: Sequence[Shard]) -> None:
         """What was consumed to its end is nobody's any more."""
@@ -318,7 +330,7 @@ class LeasedMembership(Member):
             try:
                 self._service.groups.record(self.group_id, notes)
             except StoreError as error:
-                _log.warning("history of %s: %s", self.group, error)
+                self._complaints.warn("history", "history of %s: %s", self.group, error)
 
     def _settle(self, consumer: LeasedConsumer, tried: Tried, shards: Sequence[Shard]) -> Told:
         row = tried.change.row
@@ -354,7 +366,7 @@ class LeasedMembership(Member):
                 self._end(self._gone() if isinstance(error, NotFound) else error)
             except ShoalError as error:
                 # The table may be away. What is held is not acted on past its deadline.
-                _log.warning("%s of %s: %s", self.name, self.group, error)
+                self._complaints.warn(type(error).__name__, "%s of %s: %s", self.name, self.group, error)
                 self._stop.wait(_RETRY_S)
             except Exception as error:  # noqa: BLE001 - a thread's top: drivers, and tables of users, raise what they like
                 unforeseen += 1
@@ -373,8 +385,9 @@ class LeasedMembership(Member):
     @property
     def _is_over(self) -> bool:
         """No member any more, and nothing is left to let go of."""
-        is_barred = isinstance(self._consumer.error, NameTaken) and not self._consumer.leases
-        return self._error is not None or is_barred
+        consumer = self._consumer
+        is_barred = isinstance(consumer.error, NameTaken) and not consumer.leases
+        return self._error is not None or (is_barred and not consumer.is_owing)
 
     def _run_renewer(self) -> None:
         self._run(self._renew, self._renewing, self._stop.wait)

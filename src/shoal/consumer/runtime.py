@@ -1,29 +1,32 @@
-"""The worker's one deciding thread: it hears what happened, asks the crew, and has it done.
+"""A worker at work: it hears what happened, asks the crew, and has it done.
 
-What is to be done is `core.crew`'s to say. User code runs in a pool that grows, reads in a few threads of
-their own; nothing that waits for either holds up the thread that decides.
+What is to be done is `core.crew`'s to say. Reads and user code run in a pool that grows, and whoever comes
+back decides what follows (`deciding`); nothing that waits for either holds up the deciding. A few reads run
+at once; errands to the hub have threads of their own.
 """
 
 from __future__ import annotations
 
 import logging
-import queue
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import Final, assert_never
 
+from shoal.complaints import Complaints
 from shoal.consumer.aside import Aside
+from shoal.consumer.deciding import Deciding, Event, Job
 from shoal.consumer.fetching import DueMs, Fetcher, Found
-from shoal.consumer.held import Came, Held
+from shoal.consumer.held import Held, Hosting
 from shoal.consumer.membership import Membership, boot_ms
 from shoal.consumer.options import OnExpired, OnStuck, WorkerOptions
-from shoal.consumer.processor import Factory
 from shoal.consumer.statistics import WorkerStats
 from shoal.consumer.threads import Threads
+from shoal.consumer.user_code import Came
 from shoal.core import orders
 from shoal.core.budget import Budget
 from shoal.core.crew import Crew, CrewRules
@@ -39,24 +42,26 @@ from shoal.ports import HubService
 from shoal.wire.batch import Batch
 
 ShardListener = Callable[[str, int, int], None]
-"""Is told `(what, shard, epoch)`: opened, closed, ended, lost, gone."""
+"""Is told `(what, shard, epoch)`: opened; moved, stopped, ended or lost; gone: lost code has returned."""
 Drained = Callable[[Collection[ShardId]], bool]
 """Whether all that was to be consumed has been; given the shards that are done with here."""
 
 _log: Final = logging.getLogger("shoal.worker")
 
+_ERRANDS: Final = 2
+"""Releases, saves and the like that are under way at once."""
 _THREADS_MAX: Final = 1024
 """Of user code. One that blocks keeps its thread; the others must not run out of them."""
 
 
 class Runtime:
-    """A worker at work. Writer of all fields: its own thread; the crew and its tenures under `_lock`."""
+    """One member's. Writer of all fields: whoever decides; of the crew and its tenures, under `_lock`."""
 
     def __init__(
         self,
         service: HubService,
         member: Membership,
-        factory: Factory,
+        hosting: Hosting,
         options: WorkerOptions,
         rules: FailureRules,
         *,
@@ -76,29 +81,38 @@ class Runtime:
         self.error: BaseException | None = None
         """Why it stopped by itself."""
         self.is_over = threading.Event()
-        self._service, self._member, self._factory, self._options = service, member, factory, options
+        self._service, self._member, self._hosting, self._options = service, member, hosting, options
         self.stats = stats
         self._listener = listener
+        self._complaints = Complaints(_log)
         self._aside = aside
         self._drained, self._over = drained, over
         self._lock = threading.RLock()
-        self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         stream = service.describe_stream(member.stream)
         self._shards: Sequence[Shard] = stream.shards
         self._executor = executor
         self._threads = Threads("shoal-process", _THREADS_MAX, self._failed)
+        self._deciding = Deciding(self._threads, self._decide)
+        self._jobs: list[Job] = []
+        """What follows from the decisions of this turn."""
+        self._touched: dict[Tenure, None] = {}
+        """Those to which something happened in this turn."""
+        self._is_changed = True
+        """More than that happened: everything is to be looked at."""
+        self._reading = 0
+        self._unread: deque[Job] = deque()
+        """Reads that wait for others to end."""
         self._in_user_code = threading.local()
         self._fetcher = Fetcher(
             service,
             member,
             stream.id,
-            threads=options.fetchers,
             records=options.fetch_records,
             piece_records=options.batch_records,
-            moved=lambda shard: self.post(partial(self._moved, shard)),
-            failed=self._failed,
+            moved=lambda shard: self._deciding.call(partial(self._moved, shard)),
             due_ms=due_ms,
         )
+        self._errands = Threads("shoal-errand", _ERRANDS, self._failed)
         self._crew = Crew(_crew_rules(options, rules, targets), boot_ms())
         self._hands: dict[Tenure, Held] = {}
         """Processors and records of all tenures that have not ended."""
@@ -121,42 +135,65 @@ class Runtime:
 
     def leases_changed(self) -> None:
         """The membership holds something else now: the next turn sees it."""
-        self.post(lambda: None)
+        self._deciding.post(lambda: None)
 
     def stop(self, timeout_s: float) -> None:
         """Hand everything over and leave; `is_over` says when that is done."""
-        self.post(partial(self._begin_stop, round(timeout_s * 1000)))
+        self._deciding.post(partial(self._begin_stop, round(timeout_s * 1000)))
 
     @property
     def is_in_user_code(self) -> bool:
         """Whether this is called by a processor of its own, which must not wait for itself."""
         return getattr(self._in_user_code, "is_so", False)
 
-    def post(self, event: Callable[[], None]) -> None:
-        """Have the deciding thread do this."""
-        self._events.put(event)
-
-    # --- The thread. ---------------------------------------------------------------------------------
+    # --- The thread by the clock. --------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
             while not self._crew.is_finished:
-                self._turn()
+                self._deciding.sleep()
+                self._deciding.take_turn()
         except BaseException as error:  # noqa: BLE001 - a thread's top: the worker raises it
             self.error = error
             _log.exception("worker %s ends", self._member.name)
         finally:
             self._end()
 
-    def _turn(self) -> None:
-        try:
-            self._events.get(timeout=self._crew.rest_ms(boot_ms()) / 1000)()
-            while True:
-                self._events.get_nowait()()
-        except queue.Empty:
-            pass
-        self._look_around()
-        self._decide(dict(self._member.leases))
+    def _decide(self, is_due: bool) -> tuple[Sequence[Job], float | None]:
+        """Ask what can begin now, and have it done; see Deciding."""
+        touched, self._touched = self._touched, {}
+        rest_ms: int | None
+        if is_due or self._has_changed() or self._options.until is not None:
+            rest_ms = self._decide_on_all()
+            self._is_changed = False
+        else:
+            with self._lock:
+                wanted = self._crew.go_on(touched, boot_ms())
+                rest_ms = self._crew.rest_of(touched, boot_ms())
+            self._carry_out(wanted)
+            if self._has_changed():
+                rest_ms = 0  # For the next turn, which comes at once.
+        jobs, self._jobs = self._jobs, []
+        return jobs, None if rest_ms is None else rest_ms / 1000
+
+    def _has_changed(self) -> bool:
+        return self._is_changed
+
+    def _decide_on_all(self) -> int:
+        leases: Mapping[ShardId, Lease] = {}
+        if not self.is_over.is_set():  # After that, user code that comes back is told that its shard is lost.
+            self._look_around()
+            leases = dict(self._member.leases)
+        if self._crew.wants_lineage(leases, self._shards):
+            self._see_shards()
+        with self._lock:
+            for held in self.held.values():
+                for lane in held.bereft:
+                    held.tenure.bereft(lane)
+            wanted = self._crew.advance(boot_ms(), leases, self._shards)
+            rest_ms = 0 if self._crew.is_finished else self._crew.rest_ms(boot_ms())
+        self._carry_out(wanted)
+        return rest_ms
 
     def _look_around(self) -> None:
         """What ends a worker from outside."""
@@ -170,44 +207,35 @@ class Runtime:
             _log.info("%s: the program ends; handing over", self._member.name)
             self._begin_stop(None)
 
-    def _decide(self, leases: Mapping[ShardId, Lease]) -> None:
-        """Ask what can begin now, and have it done."""
-        if self._crew.wants_lineage(leases, self._shards):
-            self._see_shards()
-        with self._lock:
-            wanted = self._crew.advance(boot_ms(), leases, self._shards)
-        self._carry_out(wanted)
-
     def _see_shards(self) -> None:
         try:
             self._shards = self._service.describe_stream(self._member.stream).shards
         except ShoalError as error:
-            _log.warning("%s looks at its stream: %s", self._member.name, error)
+            self._complaints.warn("looks", "%s looks at its stream: %s", self._member.name, error)
 
     def _carry_out(self, wanted: Sequence[Order]) -> None:
         for order in wanted:
+            if not isinstance(order, orders.Run | orders.Read):
+                self._is_changed = True
             match order:
                 case orders.Open(tenure=tenure):
-                    self._hands[tenure] = Held(
-                        tenure, self._member, self._factory, self._lock, self._options.outages
-                    )
+                    self._hands[tenure] = Held(tenure, self._member, self._hosting, self._lock, self.stats)
                 case orders.Asked(tenure=tenure):
                     held = self._hands[tenure]
                     held.asked_ns = held.asked_ns or time.perf_counter_ns()
                 case orders.Run(tenure=tenure, task=SetAside() as task):
-                    self._fetcher.run(partial(self._set_aside, self._hands[tenure], task))
+                    self._jobs.append(partial(self._set_aside, self._hands[tenure], task))
                 case orders.Run(tenure=tenure, task=task):
                     self._begin(self._hands[tenure], task)
                 case orders.Read(tenure=tenure, wanted=fetch, bytes_max=bytes_max):
-                    self._fetcher.submit(
-                        tenure, fetch, bytes_max, partial(self._came_from_hub, tenure, fetch)
-                    )
+                    self._unread.append(partial(self._read, tenure, fetch, bytes_max))
+                    self._begin_reads()
                 case orders.Fail(error=error):
                     self.error = self.error or error
                 case orders.Tell() | orders.Stuck() | orders.Skipped() | orders.ReadFailed():
                     self._report(order)
                 case _:
-                    self._fetcher.run(self._errand(order))
+                    self._errands.submit(self._errand(order))
 
     def _errand(self, order: orders.Errand) -> Callable[[], None]:
         match order:
@@ -247,38 +275,38 @@ class Runtime:
                     offset,
                 )
             case orders.ReadFailed(error=error):
-                self.stats.fetch_errors += 1
-                _log.warning("%s reads shard %s: %s", name, shard, error)
+                self.stats.fetch_failed(error)
+                self._complaints.warn(
+                    ("reads", shard, type(error)), "%s reads shard %s: %s", name, shard, error
+                )
 
     # --- User code. ----------------------------------------------------------------------------------
 
     def _begin(self, held: Held, task: Task) -> None:
         if self._executor is not None:
             try:
-                self._executor.submit(self._perform, held, task)
+                self._executor.submit(lambda: self._deciding.bring(self._perform(held, task)))
             except RuntimeError:
                 # It was shut down, at the latest by the end of the main thread. What has begun is finished.
                 _log.debug("%s: the executor takes nothing more", self._member.name)
             else:
                 return
-        self._threads.submit(self._perform, held, task)
+        self._jobs.append(partial(self._perform, held, task))
 
-    def _perform(self, held: Held, task: Task) -> None:
+    def _perform(self, held: Held, task: Task) -> Event:
         """In a thread for user code."""
         self._in_user_code.is_so = True
         came = held.run(task)
         self._in_user_code.is_so = False
-        self.post(partial(self._came, held, task, came))
-        if self.is_over.is_set():
-            self._finish_late()
+        return partial(self._came, held, task, came)
 
     def _failed(self, error: BaseException) -> None:
         """In any thread: what should not happen, and must not go unnoticed."""
         _log.error("%s: %r", self._member.name, error, exc_info=error)
-        self.post(partial(self._fail, error))
+        self._deciding.post(partial(self._fail, error))
 
-    def _set_aside(self, held: Held, task: SetAside) -> None:
-        """In a fetching thread."""
+    def _set_aside(self, held: Held, task: SetAside) -> Event:
+        """In a thread of the pool."""
         assert self._aside is not None
         began_ns = time.perf_counter_ns()
         error = failure = None
@@ -290,14 +318,17 @@ class Runtime:
         except ShoalError as caught:
             error, failure = caught, Failure(kind=type(caught).__name__, text=str(caught), is_outage=True)
         came = Came(took_ns=time.perf_counter_ns() - began_ns, error=error, failure=failure, is_dead=is_dead)
-        self.post(partial(self._came, held, task, came))
+        return partial(self._came, held, task, came)
 
     def _came(self, held: Held, task: Task, came: Came) -> None:
         tenure, wanted = held.tenure, list[Order]()
+        self._touched[tenure] = None
         with self._lock:
             if came.is_postponed:
-                self._crew.postponed(tenure, task, boot_ms())
+                self._crew.postponed(tenure, task, boot_ms(), self._late_ms(tenure))
                 self.stats.postponed += 1
+            elif came.is_bereft:
+                tenure.bereft(task.lane)
             elif came.failure is None:
                 if isinstance(task, Process):
                     self.stats.processed(len(task.piece.offsets), came.took_ns)
@@ -305,20 +336,28 @@ class Runtime:
                     self.stats.set_aside(is_dead=came.is_dead)
                 self._crew.returned(tenure, task, came.back_to)
             else:
+                self.stats.raised(held.done_of(task), came.took_ns if isinstance(task, Process) else 0)
                 self._report_failure(held, task, came.failure, came.error)
                 wanted = self._crew.raised(tenure, task, came.failure, boot_ms(), random.random())
         self._carry_out(wanted)
 
+    def _late_ms(self, tenure: Tenure) -> int:
+        """For how long there has been no valid deadline."""
+        lease = self._member.leases.get(tenure.shard)
+        return 0 if lease is None else max(0, boot_ms() - lease.deadline_ms)
+
     def _report_failure(self, held: Held, task: Task, failure: Failure, error: BaseException | None) -> None:
-        self.stats.failures += 1
-        _log.warning(
+        shard, what = held.tenure.shard, type(task).__name__.lower()
+        is_ours = isinstance(error, ShoalError) and error.retriable
+        self._complaints.warn(
+            (what, shard, failure.kind, failure.text),
             "%s: %s of shard %s raised %s: %s",
             self._member.name,
-            type(task).__name__.lower(),
-            held.tenure.shard,
+            what,
+            shard,
             failure.kind,
             failure.text,
-            exc_info=error,
+            exc_info=None if is_ours else error,  # Where a store that is away was met says nothing.
         )
 
     def _tell(self, what: str, tenure: Tenure) -> None:
@@ -330,33 +369,54 @@ class Runtime:
 
     # --- Records. ------------------------------------------------------------------------------------
 
-    def _came_from_hub(self, tenure: Tenure, wanted: Fetch, found: Found | ShoalError) -> None:
-        """In a fetching thread."""
-        self.post(partial(self._found, tenure, wanted, found))
+    def _begin_reads(self) -> None:
+        while self._unread and self._reading < self._options.fetchers:
+            self._reading += 1
+            self._jobs.append(self._unread.popleft())
+
+    def _read(self, tenure: Tenure, wanted: Fetch, bytes_max: int) -> Event:
+        """In a thread of the pool."""
+        if not self._member.may_act(tenure.shard, tenure.epoch):
+            # The store is away, and the membership asks for it: not every shard has to.
+            return partial(self._not_read, tenure)
+        return partial(self._found, tenure, wanted, self._fetcher.read(tenure, wanted, bytes_max))
+
+    def _not_read(self, tenure: Tenure) -> None:
+        self._touched[tenure] = None
+        self._reading -= 1
+        self._begin_reads()
+        with self._lock:
+            self._crew.not_read(tenure, boot_ms())
 
     def _found(self, tenure: Tenure, wanted: Fetch, found: Found | ShoalError) -> None:
         follows: list[Order] = []
+        self._touched[tenure] = None
+        self._reading -= 1
+        self._begin_reads()
         with self._lock:
             if isinstance(found, ShoalError):
                 follows = self._crew.not_found(tenure, wanted, found, boot_ms())
             else:
-                if not len(found.batch) and (held := self._hands.get(tenure)) is not None:
-                    held.nothing = found.batch
+                if found.is_tail and (held := self._hands.get(tenure)) is not None:
+                    held.nothing = found.batch.after()
                 self._crew.found(
                     tenure,
                     wanted,
                     found.pieces,
                     next_offset=found.next_offset,
                     is_end=found.is_end,
+                    is_tail=found.is_tail,
                     now_ms=boot_ms(),
                 )
         self._carry_out(follows)
 
     def _moved(self, shard: ShardId) -> None:
-        with self._lock:
-            self._crew.moved(shard)
+        tenure = self._crew.held.get(shard)
+        if tenure is not None:
+            self._touched[tenure] = None
+            tenure.moved()
 
-    # --- What talks to the hub, in fetching threads. -------------------------------------------------
+    # --- Errands to the hub, in threads of their own. ------------------------------------------------
 
     def _let_go(self, due: Sequence[tuple[Tenure, int]]) -> None:
         """What is not answered, the membership says again with its heartbeats."""
@@ -367,9 +427,10 @@ class Runtime:
             if mine:
                 self._member.release(mine)
         except ShoalError as error:
+            self.stats.refused(error)
             shards = [tenure.shard for tenure, _ in due]
             _log.warning("%s releases %s: %s", self._member.name, shards, error)
-        self.post(partial(self._let_go_of, [tenure for tenure, _ in due]))
+        self._deciding.post(partial(self._let_go_of, [tenure for tenure, _ in due]))
 
     def _let_go_of(self, gone: list[Tenure]) -> None:
         for tenure in gone:
@@ -380,6 +441,7 @@ class Runtime:
                 self.stats.handed_over(time.perf_counter_ns() - held.asked_ns)
             if not tenure.is_given_up:  # Its user code comes back later, if at all.
                 del self._hands[tenure]
+        self._is_changed = True
         with self._lock:
             self._crew.let_go_of(gone)
 
@@ -389,7 +451,9 @@ class Runtime:
             try:
                 held.persist()
             except ShoalError as error:
-                _log.warning("%s saves shard %s: %s", self._member.name, shard, error)
+                self._complaints.warn(
+                    ("saves", shard), "%s saves shard %s: %s", self._member.name, shard, error
+                )
 
     def _ask_if_drained(self, here: Sequence[ShardId]) -> None:
         """Others wait for what is saved here, as this one does for theirs."""
@@ -399,8 +463,8 @@ class Runtime:
         try:
             is_drained = self._drained(here)
         except ShoalError as error:
-            _log.warning("%s asks whether all is drained: %s", self._member.name, error)
-        self.post(partial(self._heard_if_drained, is_drained))
+            self._complaints.warn("drained", "%s asks whether all is drained: %s", self._member.name, error)
+        self._deciding.post(partial(self._heard_if_drained, is_drained))
 
     def _heard_if_drained(self, is_drained: bool) -> None:
         with self._lock:
@@ -433,25 +497,16 @@ class Runtime:
 
     def _end(self) -> None:
         try:
+            self._errands.join()
             self._fetcher.close()
             self._member.leave()
         except ShoalError as error:
             _log.warning("%s leaves: %s", self._member.name, error)
         finally:
-            self._threads.close()
             self.is_over.set()
-            self._finish_late()
+            self._deciding.take_turn()
+            self._threads.close()
             self._over()
-
-    def _finish_late(self) -> None:
-        """The deciding thread has ended: user code that comes back now is told that its shard is lost."""
-        with self._lock:
-            try:
-                while True:
-                    self._events.get_nowait()()
-            except queue.Empty:
-                pass
-            self._decide({})
 
 
 def _crew_rules(

@@ -21,16 +21,20 @@ from types import FrameType, TracebackType
 from typing import Any, Final, Protocol, Self
 
 from shoal.consumer.aside import Aside
+from shoal.consumer.figures import Lag, WorkerFigures, shard_lag
+from shoal.consumer.held import Hosting, InThreads
+from shoal.consumer.lane_pool import LanePool
 from shoal.consumer.membership import Listener, Membership, boot_ms
-from shoal.consumer.options import WorkerOptions
+from shoal.consumer.options import Lanes, WorkerOptions
 from shoal.consumer.processor import factory_of
 from shoal.consumer.runtime import Runtime, ShardListener
-from shoal.consumer.statistics import WorkerStats
+from shoal.consumer.statistics import COUNTERS, WorkerStats
+from shoal.consumer.watching import Watch
 from shoal.core.aside import due_ms
 from shoal.core.checking import is_number
 from shoal.core.draining import is_drained
 from shoal.core.errors import GroupExists, InvalidInput, UnknownGroup
-from shoal.core.group import GroupSettings
+from shoal.core.group import Coordination, GroupSettings
 from shoal.core.limits import DURATION_S_MAX
 from shoal.core.model import ShardId, StreamName
 from shoal.core.names import checked_name, stream_name
@@ -89,7 +93,7 @@ class Worker:
 
         `name`: this consumer's, unique in the group; without one it is made of host, process and chance.
         `changes` are fields of WorkerOptions. `executor` runs user code, instead of threads of the worker's
-        own. `listener` is told `(what, shard, epoch)`: opened, closed, ended, lost, gone.
+        own. `listener` is told `(what, shard, epoch)`: opened, moved, stopped, ended, lost, gone.
         """
         self._stream = stream_name(stream)
         self.stream = str(self._stream)
@@ -100,13 +104,30 @@ class Worker:
         except TypeError as error:
             raise InvalidInput("options", sorted(changes), f"{error}; see WorkerOptions") from error
         self._hub = hub
-        self._factory = factory_of(processor)
+        factory = factory_of(processor)
+        self._pool: LanePool | None = None
+        if self.options.lanes is Lanes.PROCESSES:
+            processes = self.options.lane_processes or self.options.parallelism
+            self._pool = LanePool(factory, self.options.outages, processes, self.name)
+        self._hosting: Hosting = self._pool or InThreads(factory, self.options.outages)
         self._executor = executor
         self._listener = listener
+        self._watch = Watch(
+            self.name,
+            lambda: hub.service.groups.describe(self._stream, self.group),
+            lambda: self.figures,
+            look_s=self.options.lag_interval,
+            log_s=self.options.log_interval,
+        )
         self._rules = FailureRules()
         self._runtimes: list[Runtime] = []
+        self._members: list[Membership] = []
+        """Of coordinated groups."""
         self._process: int | None = None
         """Where it was started; in a forked child it is not."""
+        self._is_begun = False
+        self._is_over = threading.Event()
+        """Nothing of it runs any more, but for user code that was given up."""
         self._lock = threading.Lock()
 
     # --- Life. ---------------------------------------------------------------------------------------
@@ -123,6 +144,10 @@ class Worker:
                 for runtime in self._runtimes:  # What has begun would go on without the rest.
                     runtime.stop(self.options.stop_timeout)
                 raise
+            finally:
+                self._is_begun = True
+                if any(runtime.is_over.is_set() for runtime in self._runtimes):
+                    self._end_others()  # It ended while the rest had not begun.
         return self
 
     def _start(self) -> None:
@@ -137,13 +162,14 @@ class Worker:
         if options.until is not None:
             targets = {shard.id: shard.next_offset for shard in stream.shards}
             drained = Drainer(self._hub.service, self._stream, self.group, targets).is_drained
-        self._begin(str(self._stream), aside=aside, targets=targets, drained=drained)
+        self._begin(str(self._stream), settings, aside=aside, targets=targets, drained=drained)
         if aside is not None and self._rules.max_attempts > 1:
             aside.see_retry()
-            self._see_group(str(aside.retry), is_retry=True)
-            self._begin(str(aside.retry), aside=aside, due_ms=self._due_ms)
+            settings = self._see_group(str(aside.retry), is_retry=True)
+            self._begin(str(aside.retry), settings, aside=aside, due_ms=self._due_ms)
+        self._watch.start()
 
-    def _begin(self, stream: str, **how: Any) -> None:
+    def _begin(self, stream: str, settings: GroupSettings, **how: Any) -> None:
         """Join the group of one stream, and work for it."""
         begun: list[Runtime] = []
 
@@ -159,7 +185,7 @@ class Worker:
             runtime = Runtime(
                 self._hub.service,
                 member,
-                self._factory,
+                self._hosting,
                 options,
                 self._rules,
                 stats=WorkerStats(),
@@ -173,12 +199,19 @@ class Worker:
             raise
         begun.append(runtime)
         self._runtimes.append(runtime)
+        if settings.coordination is Coordination.COORDINATED:
+            self._members.append(member)
         runtime.start()
 
     def _end_others(self) -> None:
-        """One part that ended by itself ends the others."""
+        """One part that ended by itself ends the others. The last one ends what all of them shared."""
         for runtime in self._runtimes:
             runtime.stop(self.options.stop_timeout)
+        if self._is_begun and all(runtime.is_over.is_set() for runtime in self._runtimes):
+            self._watch.close()
+            if self._pool is not None:
+                self._pool.close()
+            self._is_over.set()
 
     def _due_ms(self, tier: int, set_aside_ms: int) -> int:
         wall_ms = time.time_ns() // 1_000_000
@@ -205,11 +238,7 @@ class Worker:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it has ended; False after the timeout."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        return all(
-            runtime.is_over.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
-            for runtime in self._runtimes
-        )
+        return not self._runtimes or self._is_over.wait(timeout)
 
     def run(self) -> None:
         """Work until SIGTERM, Ctrl-C or `stop()`, or until all is drained; then hand everything over."""
@@ -223,12 +252,58 @@ class Worker:
     @property
     def stats(self) -> WorkerStats:
         """What it has done so far, in figures."""
-        return WorkerStats.sum(runtime.stats for runtime in self._runtimes)
+        found = WorkerStats.sum(runtime.stats for runtime in self._runtimes)
+        found.lane_deaths = 0 if self._pool is None else self._pool.deaths
+        return found
+
+    @property
+    def lag(self) -> Lag | None:
+        """What is still to come of the shards of the stream that it holds, as of the last look.
+
+        None: nobody has looked yet, or the store is away. What was declared done and is not yet saved counts.
+        """
+        seen = self._watch.seen
+        if seen is None or not self._runtimes:
+            return None
+        held = dict(self._runtimes[0].held)
+        shards = {
+            int(shard.id): shard_lag(shard, int(held[shard.id].tenure.checkpoint))
+            for shard in seen.shards
+            if shard.id in held
+        }
+        return Lag(shards=shards)
+
+    @property
+    def figures(self) -> WorkerFigures:
+        """All of it as one value: for logs, and for `shoal.metrics`."""
+        stats = self.stats
+        return WorkerFigures(
+            stream=self.stream,
+            group=self.group,
+            consumer=self.name,
+            counters={name: getattr(stats, name) for name in COUNTERS},
+            rate=stats.rate,
+            shards=self.shards,
+            lag=self.lag,
+        )
 
     @property
     def is_running(self) -> bool:
         """Whether it has been started and has not ended."""
-        return any(not runtime.is_over.is_set() for runtime in self._runtimes)
+        return bool(self._runtimes) and not self._is_over.is_set()
+
+    @property
+    def seats(self) -> list[tuple[int, str]]:
+        """What may be given up for it by who knows that its process is no more: (group, incarnation).
+
+        Nothing, if its lanes are processes: those may live a little longer, and go on until their deadline.
+        """
+        return [] if self._pool else [(member.group_id, member.incarnation) for member in self._members]
+
+    @property
+    def lane_pids(self) -> list[int]:
+        """The processes that its lanes run in, if they run in processes."""
+        return [] if self._pool is None else self._pool.pids
 
     @property
     def error(self) -> BaseException | None:

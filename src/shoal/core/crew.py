@@ -10,7 +10,7 @@ being finished here, unless that was given up; what is lost, or was let go of, b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
@@ -51,7 +51,8 @@ _REFETCH_MS: Final = 200
 _DRAINED_MS: Final = 200
 """How often the hub is asked whether the others have come to the end too."""
 _RENEWAL_MS: Final = 50
-"""After a batch found no valid deadline."""
+_RENEWAL_MS_MAX: Final = 500
+"""After a batch found no valid deadline: at once, and when the store has been away for long."""
 _HUNG_MAX: Final = 4
 """Calls of user code that never return, for one shard, before it stands still here and says why."""
 
@@ -119,8 +120,13 @@ class Crew:
         if self._rules.limits is not None and self._drained_at_ms is not None and self.is_drained:
             return _DRAINED_MS
         longest_ms = min(_TICK_MS, self._rules.idle_ms or _TICK_MS)
-        due = [due for tenure in self._all() if (due := tenure.due_ms()) is not None]
-        return min(longest_ms, max(0, min(due) - now_ms)) if due else longest_ms
+        rest_ms = self.rest_of(self._all(), now_ms)
+        return longest_ms if rest_ms is None else min(longest_ms, rest_ms)
+
+    def rest_of(self, tenures: Iterable[Tenure], now_ms: int) -> int | None:
+        """How long nothing will be due with these; None: nothing ever will."""
+        due = [due for tenure in tenures if (due := tenure.due_ms()) is not None]
+        return max(0, min(due) - now_ms) if due else None
 
     def wants_lineage(self, leases: Mapping[ShardId, Lease], shards: Sequence[Shard]) -> bool:
         """Whether the stream must be looked at: what is gone may have ended, or a shard is not known yet."""
@@ -147,7 +153,18 @@ class Crew:
             for action in tenure.advance(now_ms):
                 self._obey(tenure, action, now_ms, orders, releases)
             orders += self._reading(tenure)
-        orders += self._shown(now_ms)
+        orders += self._shown(self.held.values(), now_ms)
+        return orders + self._released(releases)
+
+    def go_on(self, tenures: Iterable[Tenure], now_ms: int) -> list[Order]:
+        """What can begin now with these, if something happened to them alone; all else is for `advance`."""
+        orders: list[Order] = []
+        releases: list[tuple[Tenure, Release]] = []
+        for tenure in tenures:
+            for action in tenure.advance(now_ms):
+                self._obey(tenure, action, now_ms, orders, releases)
+            orders += self._reading(tenure)
+        orders += self._shown([tenure for tenure in tenures if self.held.get(tenure.shard) is tenure], now_ms)
         return orders + self._released(releases)
 
     def _obey(
@@ -256,14 +273,18 @@ class Crew:
         *,
         next_offset: int,
         is_end: bool,
+        is_tail: bool,
         now_ms: int,
     ) -> None:
-        """Records came, for each lane its pieces, up to `next_offset`; `is_end`: where the shard ends."""
+        """Records came, for each lane its pieces, up to `next_offset`; `is_end`: where the shard ends.
+
+        `is_tail`: there was nothing more at that time, and what comes will be told by `moved`.
+        """
         if wanted.lane is not None:
             tenure.got_again(wanted.lane, pieces[wanted.lane], next_offset)
             return
-        if next_offset == wanted.offset and not is_end:
-            tenure.found_nothing(now_ms)
+        if is_tail and not is_end:
+            tenure.came_to_tail(now_ms)
         tenure.got(pieces, next_offset, is_end=is_end)
 
     def not_found(self, tenure: Tenure, wanted: Fetch, error: ShoalError, now_ms: int) -> list[Order]:
@@ -276,6 +297,10 @@ class Crew:
             return [ReadFailed(tenure=tenure, error=error)]
         return [Fail(error=error), *self.stop(now_ms)]
 
+    def not_read(self, tenure: Tenure, now_ms: int) -> None:
+        """There was no valid deadline to read under."""
+        tenure.fetch_failed(now_ms + _REFETCH_MS)
+
     def moved(self, shard: ShardId) -> None:
         """There is something new in it."""
         if shard in self.held:
@@ -283,9 +308,12 @@ class Crew:
 
     # --- User code. ----------------------------------------------------------------------------------
 
-    def postponed(self, tenure: Tenure, task: Task, now_ms: int) -> None:
-        """There was no valid deadline: it is begun anew in a moment, if there is one then."""
-        tenure.postponed(task.lane, now_ms + _RENEWAL_MS)
+    def postponed(self, tenure: Tenure, task: Task, now_ms: int, late_ms: int = 0) -> None:
+        """There was no valid deadline: it is begun anew in a moment, if there is one then.
+
+        `late_ms`: for how long there has been none. The longer, the less often it is looked for.
+        """
+        tenure.postponed(task.lane, now_ms + max(_RENEWAL_MS, min(_RENEWAL_MS_MAX, late_ms // 4)))
 
     def returned(self, tenure: Tenure, task: Task, back_to: int | None = None) -> None:
         """See Tenure."""
@@ -298,10 +326,11 @@ class Crew:
             self._obey(tenure, action, now_ms, orders, [])
         return orders
 
-    def _shown(self, now_ms: int) -> list[Order]:
+    @staticmethod
+    def _shown(tenures: Iterable[Tenure], now_ms: int) -> list[Order]:
         """What holds a shard up, and that nothing does any more; not with every attempt."""
         orders: list[Order] = []
-        for tenure in self.held.values():
+        for tenure in tenures:
             blocked = tenure.blocked
             error = None if blocked is None else f"{blocked.failure.kind}: {blocked.failure.text}"
             is_due = error is not None and now_ms - tenure.shown_ms >= _SHOWN_MS
@@ -401,8 +430,10 @@ def _ending(tenure: Tenure, release: Release) -> What:
             return What.ENDED
         case Reason.LOST:  # With a checkpoint: given up, while user code still runs.
             return What.GONE if release.checkpoint is None else What.LOST
-        case Reason.MOVED | Reason.STOPPED:
-            return What.CLOSED
+        case Reason.MOVED:
+            return What.MOVED
+        case Reason.STOPPED:
+            return What.STOPPED
         case None:
             raise AssertionError("it is released for a reason")
         case _:

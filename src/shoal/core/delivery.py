@@ -153,8 +153,8 @@ class Tenure:
         """What is wanted is being fetched."""
         self.is_fetching, self._has_moved = True, False
 
-    def found_nothing(self, now_ms: int) -> None:
-        """There is nothing new. What came between the read and the waiting has been told of already."""
+    def came_to_tail(self, now_ms: int) -> None:
+        """There is nothing more. What came between the read and the waiting has been told of already."""
         self.is_idle, self.idle_ms = not self._has_moved, now_ms
 
     def moved(self) -> None:
@@ -206,7 +206,7 @@ class Tenure:
         before = []
         while lane.queue and lane.queue[0].first < until:
             before.append(lane.take())
-        lane.put_first([*before, *pieces])
+        lane.put_first([*before, *lane.without_set_aside(pieces)])
         lane.missing = (next_offset, until) if next_offset < until else None
 
     def returned(self, lane_number: int, back_to: int | None = None) -> None:
@@ -222,12 +222,16 @@ class Tenure:
                 lane.finished = piece.next if back_to is None else min(piece.next, back_to)
                 if back_to is not None:
                     lane.missing = (back_to, piece.next) if back_to < piece.next else None
+                    lane.set_aside = {offset for offset in lane.set_aside if offset < back_to}
+                lane.pass_set_aside()
             case ProcessNothing():
                 if back_to is not None and back_to < lane.handed:
                     lane.missing = (back_to, lane.handed)
+                    lane.set_aside = {offset for offset in lane.set_aside if offset < back_to}
             case SetAside(offset=offset):
                 lane.take()
                 lane.aside = None
+                lane.set_aside.add(offset)
                 # If all before it is declared done, it is too: it is durable elsewhere.
                 if lane.done >= lane.finished:
                     lane.done = max(lane.done, offset + 1)
@@ -268,6 +272,24 @@ class Tenure:
         lane, _ = self._finish(lane_number)
         lane.due_ms = due_ms
 
+    def bereft(self, lane_number: int) -> None:
+        """The lane's processor is gone, and a task, if there is one, was not begun; another will follow.
+
+        What the lost one came back from and did not declare done, nobody holds on to any more: that comes
+        again, before anything else. Attempts and failures go on counting.
+        """
+        lane = self.lanes[lane_number]
+        task, lane.task = lane.task, None
+        if not lane.has_unsaved or self.phase is not Phase.PROCESSING:
+            return
+        if isinstance(task, Process):
+            until = lane.take().next
+        elif lane.queue or lane.missing is not None:
+            return  # The next task will say so again.
+        else:
+            until = lane.finished
+        lane.missing, lane.finished = (lane.done, until), lane.done
+
     def save(self, lane_number: int, offset: int | None) -> int:
         """The user declares the lane's records below `offset` done (None: all that it came back from)."""
         if self.reason is Reason.LOST or self.phase is Phase.STOP_COMPLETED:
@@ -282,6 +304,7 @@ class Tenure:
             lane.streak = NO_STREAK  # Something went well: what fails next does not fail in a row.
         lane.done = max(lane.done, wanted)
         lane.said = max(lane.said, wanted)
+        lane.pass_set_aside()
         return lane.done
 
     @property
@@ -460,4 +483,5 @@ class Tenure:
             while lane.queue:
                 lane.take()
             lane.is_ready = lane.is_shut = False
+            lane.set_aside.clear()
             lane.handed = lane.done = lane.finished = max(lane.done, self.fetched)

@@ -77,6 +77,17 @@ class MissingDriver(ShoalError, ImportError):
         self.scheme, self.package, self.extra = scheme, package, extra
 
 
+class MissingPackage(ShoalError, ImportError):
+    """A part of Shoal that needs a package which is not installed."""
+
+    def __init__(self, *, part: str, package: str, extra: str) -> None:
+        super().__init__(
+            f"{part} needs the package {package!r}, which is not installed; "
+            f"install it with: pip install 'shoal[{extra}]'"
+        )
+        self.part, self.package, self.extra = part, package, extra
+
+
 # --- What the caller named is not there, or is there already. ---------------------------------------
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from shoal.core.retry import NO_STREAK, Streak
@@ -47,6 +47,8 @@ class Lane:
     """Declared done since the task began. Who went back may have declared more before, and wants it again."""
     is_told_stuck: bool = False
     """That its task takes too long has been said."""
+    set_aside: set[int] = field(default_factory=set)
+    """Offsets not declared done that are durable elsewhere: they come again only to who asks to go back."""
 
     def put(self, pieces: Iterable[Piece]) -> None:
         """Behind all that is queued."""
@@ -66,6 +68,26 @@ class Lane:
         self.queued_bytes += sum(piece.bytes for piece in pieces)
 
     @property
+    def has_unsaved(self) -> bool:
+        """`process` came back from records that it has not declared done, and may still hold on to."""
+        return self.done < self.finished
+
+    def without_set_aside(self, pieces: Iterable[Piece]) -> list[Piece]:
+        """What of them is still to be handed out."""
+        if not self.set_aside:
+            return list(pieces)
+        return [left for piece in pieces if (left := _without(piece, self.set_aside)) is not None]
+
+    def pass_set_aside(self) -> None:
+        """What was set aside right behind all that is declared done is done too."""
+        if not self.set_aside or self.has_unsaved or self.missing is not None:
+            return
+        before = self.queue[0].first if self.queue else self.handed
+        self.done = max([self.done, *(offset + 1 for offset in self.set_aside if offset < before)])
+        self.finished = max(self.finished, self.done)
+        self.set_aside = {offset for offset in self.set_aside if offset >= self.done}
+
+    @property
     def owes_from(self) -> int | None:
         """Below this all of its records are done; None: all that came for it is."""
         if self.done < self.handed:
@@ -78,6 +100,12 @@ class Lane:
 def left_of(piece: Piece, done: int) -> Piece | None:
     """What is not yet declared done of a piece."""
     offsets = piece.offsets[bisect_left(piece.offsets, done) :]
+    return replace(piece, offsets=offsets, bytes=_share(piece, offsets)) if offsets else None
+
+
+def _without(piece: Piece, gone: Collection[int]) -> Piece | None:
+    """What is left of a piece without these."""
+    offsets = [offset for offset in piece.offsets if offset not in gone]
     return replace(piece, offsets=offsets, bytes=_share(piece, offsets)) if offsets else None
 
 

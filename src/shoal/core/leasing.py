@@ -96,9 +96,15 @@ class LeasedConsumer:
         self._tried: Change | None = None
         self._is_back = False
         self._number = 0
+        self._counted = 0
+        """The highest counter that it ever stated, whether or not that came in: none is stated twice. If the
+        table forgets one, and it came again, whoever had seen it before would take it for standing still."""
         self._held: dict[ShardId, Held] = {}
         self._lettings: dict[ShardId, Letting] = {}
+        self._owing: set[ShardId] = set()
         self._marks: Marks = {}
+        self._marked = 0
+        """At which number the table had last been found to have forgotten, when the marks were made."""
         self._seen = 0
         self._distrusted = 0
         """Epochs up to this one may have been given twice, by a table that forgot: they are let go of."""
@@ -112,6 +118,11 @@ class LeasedConsumer:
     def ended(self) -> list[Lease]:
         """Held, and consumed to their end: there is nothing left to do but to let go."""
         return [held.lease for held in self._held.values() if held.row.is_over]
+
+    @property
+    def is_owing(self) -> bool:
+        """Whether a release got no answer: it is said again by the next look, or by whoever leaves."""
+        return bool(self._owing)
 
     def may_act(self, shard: ShardId, epoch: int, now_ms: int) -> bool:
         """Whether a batch of this shard may be handed to user code now."""
@@ -174,10 +185,11 @@ class LeasedConsumer:
         ]
 
     def _beaten(self, row: InstanceRow, *, timeout_ms: int, interval_ms: int, is_taking: bool) -> Change:
+        self._counted = max(self._counted, row.counter) + 1
         new = replace(
             row,
             revision=row.revision + 1,
-            counter=row.counter + 1,
+            counter=self._counted,
             timeout_ms=timeout_ms,
             interval_ms=interval_ms,
             stood_ms=0,
@@ -191,8 +203,13 @@ class LeasedConsumer:
         return self.beat(now_ms, is_taking=False)
 
     def leave(self, view: View, *, now_ms: int, watch_ms: int) -> list[Change]:
-        """Nothing is done any more under any epoch: what is still held is let go of as it was saved."""
+        """Nothing is done any more under any epoch: what is still held is let go of as it was saved.
+
+        So are rows that say they are ours while we hold nothing: a release, or a take, whose answer was lost.
+        If this one's answer does not come, look, and leave again.
+        """
         changes = list(self._look(view, now_ms=now_ms, watch_ms=watch_ms, is_parting=True))
+        changes += self._owed(view)
         for shard, held in list(self._held.items()):
             if (change := self.release(view.shards[shard], held.lease.epoch, None)) is not None:
                 changes.append(change)
@@ -222,13 +239,20 @@ class LeasedConsumer:
             return ()
         self._forget_former(view)
         me = replace(self.me, former=self._former, is_taking=self.me.is_taking and not is_parting)
-        taker = Taker(
-            me=me, settings=self.settings, seen=self._seen, marks=self._marks, is_parting=is_parting
-        )
+        is_whole = self._remembers_all(view.sequence)
+        marks = self._marks if is_whole else {}
+        taker = Taker(me=me, settings=self.settings, seen=self._seen, marks=marks, is_parting=is_parting)
         looked = look(taker, view, now_ms=now_ms, watch_ms=watch_ms)
-        self._marks = looked.marks
+        # Rows are read before the sequence: those of the look that finds it out may be from before it forgot.
+        self._marks = looked.marks if is_whole else {}
+        self._marked = view.sequence.distrusted
         self._see(view.sequence, *view.rows)
         return looked.changes
+
+    def _remembers_all(self, sequence: SequenceRow) -> bool:
+        """Whether the table has forgotten nothing since the marks were made. What it forgot may come again,
+        the same in value, and would be taken for standing still since it was first seen."""
+        return sequence.number >= self._seen and sequence.distrusted == self._marked
 
     def _is_known(self, view: View) -> bool:
         """Who has no row was expired, or its group was deleted: rows that are gone with it must not be made
@@ -256,6 +280,15 @@ class LeasedConsumer:
                 change = renewing.release(row, view.shards[row.shard], self.me.incarnation, letting)
             if change is not None:
                 yield change
+
+    def _owed(self, view: View) -> Iterator[Change]:
+        """Releases of rows that say they are ours while we hold nothing."""
+        for row in view.rows:
+            if row.shard not in self._held and row.shard < len(view.shards):
+                letting = self._lettings.get(row.shard)
+                change = renewing.release(row, view.shards[row.shard], self.me.incarnation, letting)
+                if change is not None:
+                    yield change
 
     def _forget_former(self, view: View) -> None:
         """Barred incarnations that hold nothing any more need not be remembered."""
@@ -294,6 +327,9 @@ class LeasedConsumer:
         if change.kind in {ChangeKind.CREATE, ChangeKind.TAKE, ChangeKind.FORCE}:
             # Not what renewals find: that may be newer than a look which is under way.
             self._see(change.new)
+        if change.kind is ChangeKind.RELEASE:
+            assert isinstance(change.old, LeaseRow)
+            (self._owing.add if outcome is Outcome.UNKNOWN else self._owing.discard)(change.old.shard)
         match outcome:
             case Outcome.UNKNOWN:
                 if change.kind is ChangeKind.JOIN:

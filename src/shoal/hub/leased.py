@@ -14,7 +14,7 @@ from shoal.core.checkpoint import Save
 from shoal.core.errors import GroupInUse, StoreBusy, StoreUnavailable
 from shoal.core.group import Group, GroupSettings, check_lease_store
 from shoal.core.lease import Change, ChangeKind, Row, check_epoch, saved
-from shoal.core.lease_reset import Resetting
+from shoal.core.lease_reset import Resetting, numbers_max
 from shoal.core.lease_view import as_group, noted
 from shoal.core.leasing import Outcome
 from shoal.core.limits import STEP_TRIES_MAX
@@ -81,14 +81,13 @@ class LeasedGroups:
             holder,
             group=key,
             settings=group.settings,
-            shards=stream.shards,
             positions=positions,
             starts=leased.starts,
         )
         for _ in range(STEP_TRIES_MAX):
             rows = table.list(key)
-            resetting.see(self._seen(stream).shards)
-            changes = resetting.plan(rows, draw(table, key, resetting.numbers_max))
+            stream = self._store.refresh_stream(stream)
+            changes = resetting.plan(rows, stream.shards, draw(table, key, numbers_max(stream.shards)))
             done = list(takewhile(partial(_is_done, table), changes))
             for change in done:
                 resetting.settle(change)
@@ -96,10 +95,6 @@ class LeasedGroups:
             if not changes:
                 return resetting.had_been_read
         raise StoreBusy(f"rows of {group.name} change faster than we can follow", 0.0)
-
-    def _seen(self, stream: StreamInfo) -> StreamInfo:
-        """As it is now."""
-        return self._store.load_stream_by_id(stream.id) or stream
 
     def _record(self, group: Group, done: Sequence[Change], why: str) -> None:
         notes = [note for change in done if (note := noted(change, "")) is not None]
