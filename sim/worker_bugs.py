@@ -178,6 +178,12 @@ WORKERS: Final = (
         mutations.gone_with_the_next,
     ),
     _bug(
+        "deaf while it reads",
+        "faults over, every record reaches user code",
+        ("slow store", "best_tried"),
+        mutations.deaf_while_it_reads,
+    ),
+    _bug(
         "begins again under its epoch",
         "after a release nothing is done under its epoch",
         ("newcomer", "stop", "slow store"),

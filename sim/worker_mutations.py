@@ -243,6 +243,13 @@ def ended_by_the_first_lane() -> Replacement:
     return Tenure, "_is_at_work", is_at_work
 
 
+def deaf_while_it_reads() -> Replacement:
+    def came_to_tail(tenure: Tenure, now_ms: int) -> None:
+        tenure.is_idle, tenure.idle_ms = True, now_ms
+
+    return Tenure, "came_to_tail", came_to_tail
+
+
 def strict_sets_aside() -> Replacement:
     """Under `strict` too, a record that fails alone is passed over once it has failed twice."""
     right = Tenure._hold
