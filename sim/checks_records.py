@@ -103,6 +103,13 @@ class RecordChecks(DeliveryChecks):
             if is_before and work.calls and not work.is_given_up:
                 raise Violation("3", f"{hand} begins, and user code of {other} still runs")
 
+    def is_repeat(self, hand: Hand, offsets: Sequence[int]) -> bool:
+        """User code had declared all of it done, and went back to it: the shard may be over meanwhile."""
+        again = self._of(hand).again
+        if hand.group != self._group or not again.issuperset(offsets):
+            return False
+        return self._at(self._story(hand.shard), hand.epoch).settled.issuperset(offsets)
+
     def reached(self, hand: Hand, lane: int, offsets: Sequence[int]) -> None:
         """Records are given to user code at this instant."""
         if hand.group != self._group:

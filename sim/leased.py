@@ -395,7 +395,7 @@ class LeasedSeat:
         row = shards[shard]
         assert self._store.stream is not None
         batches = self._store.stream.read(shard, offset, self._stage.swarm.ahead)
-        return Fetched(batches=batches, end=None if row.is_open else row.next_offset)
+        return Fetched(batches=batches, end=None if row.is_open else row.next_offset, tail=row.next_offset)
 
     def _found(self) -> LeasedRows:
         """The group that has the name now."""

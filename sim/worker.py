@@ -82,6 +82,8 @@ class Worker:
         self._granted: dict[tuple[ShardId, int], tuple[int, str]] = {}
         """(Shard, epoch) to the group and the incarnation that it was given to."""
         self._wake = Future(stage.loop)
+        self._is_changed = True
+        self._touched: dict[Tenure, None] = {}
         self._error: ShoalError | None = None
         self._group = 0
         """The group that it joined first."""
@@ -103,9 +105,21 @@ class Worker:
         """A notification: something has changed for this incarnation."""
         self._seat.wake()
 
-    def stir(self) -> None:
-        """Something has happened: look again."""
+    def stir(self, tenure: Tenure | None = None) -> None:
+        """Something has happened, to this tenure alone or to more: look again."""
+        if tenure is None:
+            self._is_changed = True
+        else:
+            self._touched[tenure] = None
         self._wake.resolve()
+
+    def hear_news(self) -> None:
+        """Something has happened to the stream."""
+        for shard, tenure in self._crew.held.items():
+            row = self._held[tenure].stream.shards[shard]
+            if row.next_offset > tenure.fetched or not row.is_open:
+                self._crew.moved(shard)
+                self.stir(tenure)
 
     def stop(self) -> None:
         """A clean stop: get nothing more, hand everything over, leave."""
@@ -141,19 +155,33 @@ class Worker:
     # --- The one that decides. -----------------------------------------------------------------------
 
     def _decide(self) -> Steps[None]:
+        """Turns: one looks at everything when it is time to, or when more has changed than single tenures."""
+        due_us = 0
         while not self._crew.is_finished:
             self._wake = wake = Future(self._stage.loop)
-            leases = self._leases()
-            if self._crew.wants_lineage(leases, self._shards):
-                yield from self._see_shards()
-            self._see_news()
-            self._save_at_last()
-            self._carry_out(self._crew.advance(self._now_ms(), leases, self._shards))
+            touched, self._touched = self._touched, {}
+            if self._is_changed or self._stage.loop.now >= due_us:
+                self._is_changed = False
+                yield from self._decide_on_all()
+                due_us = self._in_us(self._crew.rest_ms(self._now_ms()))
+            else:
+                self._carry_out(self._crew.go_on(touched, self._now_ms()))
+                rest_ms = self._crew.rest_of(touched, self._now_ms())
+                due_us = due_us if rest_ms is None else min(due_us, self._in_us(rest_ms))
             if not self._crew.is_finished:
-                rest_ms = max(1, self._crew.rest_ms(self._now_ms()))
-                self._stage.loop.after(rest_ms * MS, wake.resolve)
+                self._stage.loop.after(max(0, due_us - self._stage.loop.now), wake.resolve)
                 yield wake
         yield from self._end()
+
+    def _in_us(self, rest_ms: int) -> int:
+        return self._stage.loop.now + max(1, rest_ms) * MS
+
+    def _decide_on_all(self) -> Steps[None]:
+        leases = self._leases()
+        if self._crew.wants_lineage(leases, self._shards):
+            yield from self._see_shards()
+        self._save_at_last()
+        self._carry_out(self._crew.advance(self._now_ms(), leases, self._shards))
 
     def _leases(self) -> Mapping[ShardId, Lease]:
         """What it holds of the group that it joined. One that is gone ends the worker."""
@@ -171,13 +199,6 @@ class Worker:
             self._shards = yield from self._stage.store.read(self.process, lambda: stream.shards)
         except ShoalError:
             yield 20 * MS
-
-    def _see_news(self) -> None:
-        """What a watch over the stream would tell."""
-        for shard, tenure in self._crew.held.items():
-            row = self._held[tenure].stream.shards[shard]
-            if tenure.is_idle and (row.next_offset > tenure.fetched or not row.is_open):
-                self._crew.moved(shard)
 
     def _save_at_last(self) -> None:
         """Once the world has healed, nothing that was processed stays unsaved: another thread sees to it."""
@@ -242,7 +263,7 @@ class Worker:
             fetched = yield from self._seat.read(tenure.shard, tenure.epoch, wanted.offset)
         except ShoalError as error:
             self._carry_out(self._crew.not_found(tenure, wanted, error, self._now_ms()))
-            self.stir()
+            self.stir(held.tenure)
             return
         until = wanted.offset
         for _, end in fetched.batches:
@@ -256,10 +277,10 @@ class Worker:
             self._pieces(held, wanted, until),
             next_offset=until,
             is_end=fetched.end is not None and until >= fetched.end,
-            is_tail=until == wanted.offset,
+            is_tail=wanted.lane is None and until >= fetched.tail and fetched.end is None,
             now_ms=self._now_ms(),
         )
-        self.stir()
+        self.stir(held.tenure)
 
     def _pieces(self, held: Held, wanted: Fetch, until: int) -> list[list[Piece]]:
         """For each lane its records, in pieces. What was done before is left out."""
@@ -305,6 +326,7 @@ class Worker:
         records.ends(held.hand, task.lane, is_raised=failure is not None)
         self._stage.facts.wrote(held.hand.group, held.hand.incarnation, tenure.shard, tenure.epoch)
         if back_to is not None:
+            self._stage.history.counts["went back"] += 1
             records.went_back(held.hand, task.lane, back_to)
         if failure is None and isinstance(task, ShutDown) and task.reason is Reason.ENDED:
             records.shut_down(held.hand, task.lane)
@@ -316,7 +338,7 @@ class Worker:
             self._crew.returned(tenure, task, back_to)
         else:
             self._raised(held, task, failure)
-        self.stir()
+        self.stir(held.tenure)
 
     def _run(self, held: Held, task: Task) -> Steps[int | None]:
         lane = Lane(self, held, task.lane)
@@ -353,7 +375,7 @@ class Worker:
             self._raised(held, task, Failure(kind=type(error).__name__, text="", is_outage=True))
         else:
             self._crew.returned(held.tenure, task)
-        self.stir()
+        self.stir(held.tenure)
 
     def give(self, held: Held, lane: int, offsets: list[int], *, is_begun: bool) -> None:
         """See Checkpointer."""

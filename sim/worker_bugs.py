@@ -166,10 +166,22 @@ WORKERS: Final = (
         mutations.falls_back,
     ),
     _bug(
+        "who begins anew forgets what its lanes have done",
+        "a planned hand-over repeats nothing that was declared done",
+        ("lanes", "bad_endings", "merge", "split", "newcomer", "strict"),
+        mutations.only_what_was_fetched_counts,
+    ),
+    _bug(
         "what is gone takes its next tenure with it",
         "faults over, every shard is consumed",
         ("pause", "cut", "slow_endings"),
         mutations.gone_with_the_next,
+    ),
+    _bug(
+        "deaf while it reads",
+        "faults over, every record reaches user code",
+        ("slow store", "best_tried"),
+        mutations.deaf_while_it_reads,
     ),
     _bug(
         "begins again under its epoch",

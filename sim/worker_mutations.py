@@ -30,6 +30,17 @@ def furthest_lane_counts() -> Replacement:
     return Tenure, "checkpoint", property(checkpoint)
 
 
+def only_what_was_fetched_counts() -> Replacement:
+    def checkpoint(tenure: Tenure) -> int:
+        marks = tuple(
+            tenure.fetched if lane.owes_from is None else min(tenure.fetched, lane.owes_from)
+            for lane in tenure.lanes
+        )
+        return Checkpoint(min(marks), (*tenure.done_before, *((marks,) if len(marks) > 1 else ())))
+
+    return Tenure, "checkpoint", property(checkpoint)
+
+
 def no_marks() -> Replacement:
     right: Any = Tenure.checkpoint
     return Tenure, "checkpoint", property(lambda tenure: int(right.fget(tenure)))
@@ -230,6 +241,13 @@ def ended_by_the_first_lane() -> Replacement:
         return bool(first.queue or first.missing or first.task is not None)
 
     return Tenure, "_is_at_work", is_at_work
+
+
+def deaf_while_it_reads() -> Replacement:
+    def came_to_tail(tenure: Tenure, now_ms: int) -> None:
+        tenure.is_idle, tenure.idle_ms = True, now_ms
+
+    return Tenure, "came_to_tail", came_to_tail
 
 
 def strict_sets_aside() -> Replacement:

@@ -173,7 +173,7 @@ class World:
         """There is something new in the stream: workers that wait for it are told."""
         for consumer in self.consumers:
             if isinstance(consumer, Worker):
-                self.loop.after(self.rng.randrange(1, 20) * MS, consumer.stir)
+                self.loop.after(self.rng.randrange(1, 20) * MS, consumer.hear_news)
 
     def processes(self) -> list[Process]:
         """All but the one that makes the calls."""

@@ -956,6 +956,22 @@ def test_the_checkpoint_does_not_fall_back_when_a_lane_goes_back_to_what_it_had_
     assert made.checkpoint == 7
 
 
+def test_one_that_begins_anew_since_its_shutdown_failed_keeps_what_its_lanes_have_done() -> None:
+    made = processing(lanes=2)
+    give(made, [0, 1, 2, 3], is_end=True, lanes=2)
+    begun(made)
+    made.save(1, 4)
+    made.returned(0)
+    made.returned(1)
+    assert is_same(made.checkpoint, Checkpoint(0, [(0, 4)]))
+    assert len(begun(made)) == 2, "both lanes are shut down"
+    made.raised(0, ODD, 0, 0.5)
+    made.returned(1)
+    begun(made, 2000)
+    assert phase(made) is Phase.INITIALIZING
+    assert is_same(made.checkpoint, Checkpoint(0, [(0, 4)]))
+
+
 # --- A processor that is gone. -----------------------------------------------------------------------
 
 

@@ -95,9 +95,9 @@ class Tenure:
 
         What lanes have done beyond it goes with it, and need not be repeated.
         """
+        # One that has begun anew may have lanes that have done more than was fetched again.
         marks = tuple(
-            self.fetched if lane.owes_from is None else min(self.fetched, lane.owes_from)
-            for lane in self.lanes
+            max(self.fetched, lane.done) if (owed := lane.owes_from) is None else owed for lane in self.lanes
         )
         ahead = (marks,) if len(marks) > 1 else ()
         return Checkpoint(min(marks), (*self.done_before, *ahead))
