@@ -5,12 +5,13 @@ VENV := .venv
 STAMP := $(VENV)/.stamp
 CRASH_ROUNDS ?= 500
 SEED ?= 1
+OUTAGE_S ?= 600
 MINUTES ?= 60
 # Folders that are there; a first checkout of a part need not hold them all.
 CHECKED := $(wildcard src tests bench sim examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv servers test check format demo bench crash sim sim-soak soak clean
+.PHONY: help venv servers test check format demo bench crash sim sim-soak outage soak clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -55,9 +56,13 @@ sim: $(STAMP) ## Replay one simulated history of a group: make sim SEED=1234
 sim-soak: $(STAMP) ## New simulated histories for so long: make sim-soak MINUTES=60
 	@$(VENV)/bin/python -m sim --soak-minutes $(MINUTES)
 
-soak: $(STAMP) servers ## The long runs: simulated histories for MINUTES, and CRASH_ROUNDS crashes
+outage: $(STAMP) servers ## Workers whose database is away for OUTAGE_S seconds, ten minutes unless told otherwise
+	@SHOAL_OUTAGE_S=$(OUTAGE_S) $(VENV)/bin/python -m pytest tests/scenario/test_worker_outage.py -s $(PYTEST_ARGS)
+
+soak: $(STAMP) servers ## The long runs: simulated histories for MINUTES, CRASH_ROUNDS crashes, a long outage
 	@$(MAKE) --no-print-directory sim-soak
 	@$(MAKE) --no-print-directory crash
+	@$(MAKE) --no-print-directory outage
 
 clean: ## Remove what these commands made
 	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

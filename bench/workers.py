@@ -135,10 +135,10 @@ def _until(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def latency(hub: shoal.Hub, chunk: Chunk, rate: int, seconds: float) -> tuple[float, float]:
+def latency(hub: shoal.Hub, chunk: Chunk, shards: int, rate: int, seconds: float) -> tuple[float, float]:
     """p50 and p99 in ms from `send` to `process`, at a steady rate of single records."""
-    stream = "latency"
-    hub.create_stream(stream, shards=4)
+    stream = f"latency-{shards}"
+    hub.create_stream(stream, shards=shards)
     total = int(rate * seconds)
     sent: list[float] = []
     took_ms: list[float] = []
@@ -151,7 +151,7 @@ def latency(hub: shoal.Hub, chunk: Chunk, rate: int, seconds: float) -> tuple[fl
         counter.add(len(batch))
         checkpointer.save(persist=False)
 
-    with shoal.Worker(hub, stream, "latency", process), hub.producer(stream, linger_s=0.0) as producer:
+    with shoal.Worker(hub, stream, "latency", process), hub.producer(stream, linger_s=0.002) as producer:
         time.sleep(0.5)
         began = time.perf_counter()
         for i in range(total):

@@ -22,19 +22,23 @@ Replacement: TypeAlias = tuple[object, str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bug:
-    """One rule of one kind of group, switched off."""
+    """One rule, switched off."""
 
     name: str
     rule: str
     """What the design says, in a few words."""
-    kind: Coordination = Coordination.COORDINATED
+    kind: Coordination | None = Coordination.COORDINATED
+    """None: the seed's own."""
+    has_workers: bool = False
+    """Only whole workers can show it."""
     focus: tuple[str, ...] = ()
     """What must be in a world for the bug to show; see `swarm`."""
     change: Callable[[], Replacement | list[Replacement]] | None = None
     """What is replaced in the rules. None: it is a switch of the shell, by the bug's name."""
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.name}"
+        kind = "" if self.kind is None else f"{self.kind}: "
+        return f"{'workers: ' if self.has_workers else ''}{kind}{self.name}"
 
     @contextmanager
     def planted(self) -> Iterator[frozenset[str]]:
@@ -50,4 +54,4 @@ class Bug:
 
     def world(self, seed: int, switches: frozenset[str] = frozenset()) -> World:
         """A world of its kind, with what it takes for the bug to show."""
-        return World(seed, switches=switches, focus=self.focus, kind=self.kind)
+        return World(seed, switches=switches, focus=self.focus, kind=self.kind, has_workers=self.has_workers)

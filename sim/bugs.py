@@ -6,5 +6,6 @@ from typing import Final
 
 from sim.coordinated_bugs import COORDINATED
 from sim.leased_bugs import LEASED
+from sim.worker_bugs import WORKERS
 
-BUGS: Final = (*COORDINATED, *LEASED)
+BUGS: Final = (*COORDINATED, *LEASED, *WORKERS)

@@ -42,10 +42,20 @@ class DeadlineChecks:
         asked_us = self._asked.get((incarnation, number))
         if asked_us is not None:
             self._members[incarnation] = _until(asked_us, timeout_ms)
+            for key in [key for key in self._leases if key[0] == incarnation]:
+                self.shortened(key, asked_us, timeout_ms)
 
     def renewed(self, key: Key, asked_us: int, timeout_ms: int) -> None:
         """One lease was renewed by itself."""
         self._leases[key] = _until(asked_us, timeout_ms)
+
+    def shortened(self, key: Key, asked_us: int, timeout_ms: int) -> None:
+        """What is renewed no more may not outlast the timeout that its holder states by now either.
+
+        Who states a shorter one shortens all that it holds, and is watched by that from then on. Stating the
+        same again, or a longer one, leaves such a deadline where it is.
+        """
+        self._leases[key] = min(self._valid_until(key), _until(asked_us, timeout_ms))
 
     def written(self, claim: Claim) -> None:
         """What is asked back for good, or was reset, is renewed no more: its deadline stays where it is."""

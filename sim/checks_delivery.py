@@ -29,6 +29,8 @@ class Telling:
     """What is before this was declared done."""
     reset: int = 0
     """The reset that it began with, where one goes from row to row."""
+    is_made: bool = False
+    """That reset made the shard's row again, and has not come to it since."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,7 +60,8 @@ class DeliveryChecks:
         self._resets = 0
         self._resetting: dict[int, set[int]] = {}
         """Resets that are under way, and the shards that they are about."""
-        self._given_up: set[int] = set()
+        self._undone: dict[int, Telling] = {}
+        """What such a reset has still to make again: its row was void, and was cleaned up."""
         self._in_reset: dict[int, set[int]] = {}
         """Shard to the resets, which go from row to row, that have not come to it, or never will: given up.
         Several may be under way at once, and each has to come."""
@@ -72,10 +75,9 @@ class DeliveryChecks:
         self._group, self._stream = group, stream
         self._is_in_order = settings.in_order
         self._in_reset.clear()
+        self._undone.clear()
         self._anew.clear()
-        self._stories = [
-            Story(tellings=[Telling(since=0, start=start, reached=start, done=start)]) for start in starts
-        ]
+        self._stories = [Story(tellings=[self._telling(0, start)]) for start in starts]
 
     def updated(self, settings: GroupSettings) -> None:
         """Once a group was not in order, shards that have overtaken their parents stay where they are."""
@@ -119,18 +121,27 @@ class DeliveryChecks:
         telling = story.at(epoch)
         telling.done = max(telling.done, offset)
 
+    def written(self, before: Claim, after: Claim, epoch: int) -> None:
+        """An owner saved a checkpoint, showing this epoch. What may be in it is `checks_records`' to say."""
+
     def let_go(self, before: Claim, *, is_planned: bool) -> None:
         """A holder is gone from a shard: by itself, or because it was silent, forced or reset."""
         story = self._story(before.shard)
         is_current = before.restart is None and before.owner_epoch == before.epoch
         story.planned = before.owner_epoch if is_planned and is_current else None
 
-    def reset_begins(self, shards: Iterable[int]) -> int:
-        """These are to begin anew, one after the other: until then they do not wait for their ancestors."""
+    def reset_begins(self) -> int:
+        """One that goes from row to row."""
         self._resets += 1
-        self._resetting[self._resets] = set(shards)
-        self.reset_begins_again(self._resets)
+        self._resetting[self._resets] = set()
         return self._resets
+
+    def reset_concerns(self, reset: int, shards: Iterable[int]) -> None:
+        """These are to begin anew, one after the other: until then they do not wait for their ancestors. They
+        may become more, by splits and merges, while it goes on."""
+        for shard in set(shards) - self._resetting[reset]:
+            self._resetting[reset].add(shard)
+            self._in_reset.setdefault(shard, set()).add(reset)
 
     def reset_begins_again(self, reset: int) -> None:
         """After it has made a row it goes to all of them once more: until then nothing has been promised."""
@@ -140,8 +151,14 @@ class DeliveryChecks:
     def reset_ends(self, reset: int, *, is_done: bool) -> None:
         """It is done, or was given up, and whoever asked for it was told so."""
         self._resetting.pop(reset, None)
-        if not is_done:
-            self._given_up.add(reset)
+        if is_done:  # What it did not come to has no row yet: its first one waits as any other does.
+            for waiting in self._in_reset.values():
+                waiting.discard(reset)
+        for shard, telling in list(self._undone.items()):
+            if telling.reset == reset:
+                del self._undone[shard]
+                if is_done:  # It says so, and was to make it again: that is held against it.
+                    self._story(shard).tellings.append(telling)
 
     def begun_anew(self, shard: int, epoch: int, reset: int) -> None:
         """This reset has come to a shard, and makes good what those left that had been given up before."""
@@ -149,23 +166,30 @@ class DeliveryChecks:
         self._in_reset[shard] = {one for one in waiting if one != reset and one in self._resetting}
         self._anew[shard] = epoch
 
-    def forced(self, shard: int, since: int, offset: int, reset: int) -> None:
+    def forced(self, shard: int, since: int, offset: int, reset: int, *, is_made: bool) -> None:
         story = self._story(shard)
         story.planned = None
-        story.tellings.append(Telling(since=since, start=offset, reached=offset, done=offset, reset=reset))
+        self._undone.pop(shard, None)
+        story.tellings.append(self._telling(since, offset, reset, is_made=is_made))
 
     def cleaned(self, claim: Claim) -> None:
-        """A row that a reset made again, and gave up before it came to it, is as if it had not been made.
+        """A row that a reset made again, and that was void before it came to it, is as if it was never made.
 
-        It is void then, and not over: one that is over was cleaned up because it is done.
+        Who cleans it up has looked while rows below it were missing. That may happen to a shard several
+        times, while the reset goes on and after it was given up; one that is not given up makes it again. It
+        is void then, and not over: one that is over was cleaned up because it is done.
         """
         tellings = self._story(claim.shard).tellings
-        is_void = not claim.epoch and claim.state is not ShardState.OVER
-        if is_void and tellings[-1].reset in self._given_up:
+        last = tellings[-1]
+        if last.is_made and not claim.epoch and claim.state is not ShardState.OVER:
             tellings.pop()
+            if last.reset in self._resetting:
+                self._undone[claim.shard] = last
+        last.is_made = False
 
     def forgot(self) -> None:
         """The store may have forgotten forced checkpoints and hand-overs: only the furthest is known."""
+        self._undone.clear()
         for story in self._stories:
             reached = max(telling.reached for telling in story.tellings)
             done = max(telling.done for telling in story.tellings)
@@ -186,8 +210,11 @@ class DeliveryChecks:
 
     def _story(self, shard: int) -> Story:
         while shard >= len(self._stories):  # Born after the group was made: read from its first offset.
-            self._stories.append(Story(tellings=[Telling(since=0, start=0, reached=0, done=0)]))
+            self._stories.append(Story(tellings=[self._telling(0, 0)]))
         return self._stories[shard]
+
+    def _telling(self, since: int, start: int, reset: int = 0, *, is_made: bool = False) -> Telling:
+        return Telling(since=since, start=start, reached=start, done=start, reset=reset, is_made=is_made)
 
     def _check_ancestors(self, shard: int, epoch: int, row: Shard) -> None:
         assert self._stream is not None
@@ -199,6 +226,12 @@ class DeliveryChecks:
             waiting.extend(older for older in parent.parents if older not in seen)
             seen.update(parent.parents)
             telling = self._story(ancestor).at(epoch)
-            if parent.is_open or max(telling.done, telling.start) < parent.next_offset:
+            done = self._done_to(telling, parent)
+            if parent.is_open or done < parent.next_offset:
                 text = f"shard {shard} at {epoch} is handed out, its ancestor {ancestor} is done to"
-                raise Violation("3", f"{text} {telling.done} of {parent.next_offset}")
+                raise Violation("3", f"{text} {done} of {parent.next_offset}")
+
+    def _done_to(self, telling: Telling, row: Shard) -> int:
+        """All before this was declared done, or was not to be read."""
+        del row
+        return max(telling.done, telling.start)

@@ -31,6 +31,8 @@ class HoldingChecks:
         self._epochs: dict[int, int] = {}
         """Shard to the highest epoch ever given, over all groups of that name."""
         self._gone: set[str] = set()
+        self._forgotten: set[str] = set()
+        """Gone, and the store has forgotten that they ever were there: a late join of one is a join."""
         self._beaten: set[str] = set()
         self._members: set[str] = set()
         """Processes that have been members of this group."""
@@ -56,6 +58,7 @@ class HoldingChecks:
     def group_made(self) -> None:
         self._forced.clear()
         self._gone.clear()
+        self._forgotten.clear()
         self._members.clear()
         self.is_lenient = not self._is_evident
 
@@ -152,9 +155,10 @@ class HoldingChecks:
 
     def joined(self, incarnation: str) -> None:
         """Who is gone does not come back; but a join that was never answered may be repeated."""
-        if incarnation in self._gone and incarnation in self._beaten:
+        if incarnation in self._gone and incarnation in self._beaten and incarnation not in self._forgotten:
             raise Violation("1", f"{incarnation} is a member again, after it was gone")
         self._gone.discard(incarnation)
+        self._forgotten.discard(incarnation)
         self._members.add(_process(incarnation))
         self.heard(incarnation)
 
@@ -205,6 +209,7 @@ class HoldingChecks:
         self._known_doubtful = 0
         self._saw_before = dict(self._saw)
         self._gone -= rows.standing().keys()
+        self._forgotten |= {gone for gone in self._gone if not rows.is_remembered(gone)}
         self._members = {_process(incarnation) for incarnation in rows.standing()}
         for shard in self._epochs:
             claim = rows.claim(shard)

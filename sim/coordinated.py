@@ -8,7 +8,7 @@ unknown drops everything and joins again under a new incarnation; one that is ba
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
 from typing import Final
@@ -17,7 +17,7 @@ from shoal.core import holding as rules
 from shoal.core.checkpoint import Save
 from shoal.core.errors import NameTaken, ShoalError, UnknownConsumer, UnknownGroup
 from shoal.core.events import Join, Leave, Letting, Release, Retire
-from shoal.core.holding import Holding
+from shoal.core.holding import Holding, Lease
 from shoal.core.membership import Beat
 from shoal.core.model import ShardId
 from sim.hub import Hub
@@ -52,6 +52,10 @@ class CoordinatedSeat:
     @property
     def incarnation(self) -> str:
         return self._holding.incarnation
+
+    @property
+    def leases(self) -> Mapping[ShardId, Lease]:
+        return self._holding.leases
 
     def start(self, lessee: Lessee) -> None:
         self._lessee = lessee

@@ -136,10 +136,11 @@ def _counted(
         yield f"the beat of {place} is refused", _with(state, place, refused)
         return
     mine = [claim for claim in state.group.claims if claim.owner == beat.incarnation]
-    reported = membership.digest(beat.held)
-    is_new = beat.seen != after.assigned or reported != after.held
+    is_new = beat.seen != after.assigned or membership.digest(beat.held) != after.held
+    if is_new:
+        after = replace(after, held=membership.remembered(beat.held, mine))
     answer = holding.assignment(state.group.settings, after, mine if is_new else None, beat)
-    members = {**state.group.members, beat.incarnation: replace(after, held=reported)}
+    members = {**state.group.members, beat.incarnation: after}
     counted = replace(state, group=replace(state.group, members=members))
     unheard = replace(consumer, beat=None)
     if (hampered := _hampered(_with(counted, place, unheard), bound)) is not None:

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from shoal.core.checkpoint import is_same
 from shoal.core.group import RULES, Claim, GroupSettings, Member
 from shoal.core.lease import Change, ChangeKind
 from sim.checks_deadline import DeadlineChecks
 from sim.checks_delivery import DeliveryChecks
-from sim.checks_holding import HoldingChecks
+from sim.checks_holding import OWNERS_CALLS, HoldingChecks
+from sim.checks_records import Hand, RecordChecks
 from sim.history import History, Violation
 from sim.loop import Loop
 from sim.rows import Rows
@@ -23,11 +25,13 @@ DECISIONS: Final = frozenset({ChangeKind.TAKE, ChangeKind.FORCE, ChangeKind.STEA
 class Facts:
     """The world's witness. Reported to by the shell, at the very instant at which something is so."""
 
-    def __init__(self, loop: Loop, store: Store, history: History) -> None:
+    def __init__(self, loop: Loop, store: Store, history: History, *, of_records: bool = False) -> None:
+        """`of_records`: there are whole workers, and every record is followed."""
         self._loop, self._store, self.history = loop, store, history
         self.holding = HoldingChecks(store, lambda: loop.now)
         self.deadlines = DeadlineChecks(lambda: loop.now)
-        self.delivery = DeliveryChecks()
+        self.records = RecordChecks()
+        self.delivery: DeliveryChecks = self.records if of_records else DeliveryChecks()
         self.moved_at = 0
         """When a shard last changed hands."""
 
@@ -51,6 +55,15 @@ class Facts:
             self.deadlines.handed(incarnation, shard, epoch)
         self.delivery.is_lenient = self.holding.is_lenient or self.holding.is_doubtful(epoch)
         self.delivery.handed(group, incarnation, shard, epoch, batch)
+
+    def reached(self, hand: Hand, lane: int, offsets: Sequence[int]) -> None:
+        """Records reach user code of a worker."""
+        self.history.counts["records"] += len(offsets)
+        if self.history.is_traced:
+            self.history.say(hand.incarnation, f"gives shard {hand.shard} at {hand.epoch}: {list(offsets)}")
+        self.holding.handed(hand.group, hand.incarnation, hand.shard, hand.epoch)
+        self.deadlines.handed(hand.incarnation, hand.shard, hand.epoch)
+        self.records.reached(hand, lane, offsets)
 
     def declared(self, group: int, incarnation: str, shard: int, epoch: int, offset: int) -> None:
         if self.history.is_traced:
@@ -81,6 +94,8 @@ class Facts:
             self.history.say("store", f"{by}: {_shown(before, after)}")
         self.holding.claim_written(before, after, by, who, epoch)
         self.deadlines.written(after)
+        if by in OWNERS_CALLS and before is not None and not is_same(before.checkpoint, after.checkpoint):
+            self.delivery.written(before, after, epoch)
         owner = (after.owner, after.owner_epoch)
         if before is not None and before.owner is not None and owner != (before.owner, before.owner_epoch):
             is_planned = by in {"release", "leave"} and who == before.owner
@@ -110,7 +125,7 @@ class Facts:
     def forced(self, before: Claim | None, after: Claim, offset: int, since: int, reset: int = 0) -> None:
         """A checkpoint was forced, when `since` was the last epoch that the group had given."""
         self.holding.forced(before, after, offset)
-        self.delivery.forced(after.shard, since, offset, reset)
+        self.delivery.forced(after.shard, since, offset, reset, is_made=before is None)
 
     def joined(self, member: Member) -> None:
         self.history.say(member.incarnation, f"is a member: {member.timeout_ms} / {member.interval_ms} ms")

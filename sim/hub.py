@@ -13,7 +13,7 @@ from typing import Final
 
 from shoal.core import balance, events, handover, holding, membership, ownership
 from shoal.core.balance import Strategy
-from shoal.core.checkpoint import Save, check_fence, check_save
+from shoal.core.checkpoint import Save, check_fence, check_save, is_same
 from shoal.core.claims import is_at_end
 from shoal.core.errors import NotOwner, StoreBusy, StoreUnavailable, UnknownConsumer, UnknownGroup
 from shoal.core.group import Group, GroupSettings, Member, MemberStatus
@@ -73,12 +73,12 @@ class Hub:
         before = rows.members.get(beat.incarnation)
         member = membership.beaten(rows.settings, before, beat)
         assert before is not None
-        reported = membership.digest(beat.held)
         claims = None
-        if beat.seen != member.assigned or reported != member.held:
+        if beat.seen != member.assigned or membership.digest(beat.held) != member.held:
             claims = [claim for claim in rows.claims if claim.owner == beat.incarnation]
             membership.check_held(member, beat.held, {claim.shard: claim for claim in rows.claims})
-        rows.members[beat.incarnation] = replace(member, held=reported)
+            member = replace(member, held=membership.remembered(beat.held, claims))
+        rows.members[beat.incarnation] = member
         self._facts.beaten(before, beat.number, beat.timeout_ms)
         return holding.assignment(rows.settings, member, claims, beat)
 
@@ -160,7 +160,7 @@ class Hub:
             claim, row = rows.claims[save.shard], stream.shards[save.shard]
             if "checkpoints are not fenced" not in self._stage.switches:
                 check_save(NAME, claim, row, save)
-            if save.offset != claim.checkpoint:
+            if not is_same(save.offset, claim.checkpoint):
                 rows.claims[save.shard] = after = replace(claim, checkpoint=save.offset)
                 self._facts.claim_written(claim, after, "save", incarnation, save.epoch)
             return is_at_end(row, save.offset)
@@ -329,7 +329,7 @@ class _Saving:
             if claim is loaded:
                 continue
             now = rows.claims[place] if place < len(rows.claims) else None
-            if now is not None and loaded is not None and claim.checkpoint == loaded.checkpoint:
+            if now is not None and loaded is not None and is_same(claim.checkpoint, loaded.checkpoint):
                 claim = replace(claim, checkpoint=now.checkpoint)  # noqa: PLW2901
             if now is None:
                 rows.claims.append(claim)

@@ -183,11 +183,12 @@ class LeaseTable:
         row = change.new
         if change.kind not in RENEWING or not isinstance(row, LeaseRow):
             return
-        if not row.lapse_ms and row.owner_epoch == row.epoch:
-            assert row.consumer_owner is not None
-            key = (row.consumer_owner, row.shard, row.owner_epoch)
-            asked_us = self.asked_at.get(change.asked_ms, self._stage.loop.now)
-            self._stage.facts.deadlines.renewed(key, asked_us, row.timeout_ms)
+        assert row.consumer_owner is not None
+        key = (row.consumer_owner, row.shard, row.owner_epoch)
+        asked_us = self.asked_at.get(change.asked_ms, self._stage.loop.now)
+        deadlines = self._stage.facts.deadlines
+        is_extended = not row.lapse_ms and row.owner_epoch == row.epoch
+        (deadlines.renewed if is_extended else deadlines.shortened)(key, asked_us, row.timeout_ms)
 
     def _report_lease(self, change: Change, old: LeaseRow | None, new: LeaseRow | None, who: str) -> None:
         facts = self._stage.facts

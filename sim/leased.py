@@ -7,13 +7,14 @@ everything and looks for the group of that name anew; one that is barred stays a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Final
 
 from shoal.core.errors import NameTaken, NotOwner, ShoalError, StoreUnavailable, UnknownConsumer, UnknownGroup
 from shoal.core.group import GroupSettings
+from shoal.core.holding import Lease
 from shoal.core.lease import Change, LeaseRow, check_epoch, numbered
 from shoal.core.leasing import LeasedConsumer, Outcome, Told
 from shoal.core.model import Shard, ShardId
@@ -53,6 +54,10 @@ class LeasedSeat:
     def group(self) -> int:
         return 0 if self._table is None else self._table.rows.id
 
+    @property
+    def leases(self) -> Mapping[ShardId, Lease]:
+        return {} if self._member is None else self._member.leases
+
     def start(self, lessee: Lessee) -> None:
         self._lessee = lessee
         self._process.spawn(self._live())
@@ -91,7 +96,7 @@ class LeasedSeat:
 
     def release(self, shard: ShardId, epoch: int, checkpoint: int | None) -> Steps[None]:
         mine, life = self.incarnation, self._life
-        while (shards := (yield from self._looked_up())) is None:
+        while (shards := (yield from self._looked_up(life))) is None:
             yield self._stage.rng.randrange(20, 80) * MS
         member = self._member
         if member is None or self._life != life or shard >= len(shards):
@@ -365,14 +370,15 @@ class LeasedSeat:
     def _shards(self) -> Steps[Sequence[Shard]]:
         return (yield from self._reached().read(self._stored_shards))
 
-    def _looked_up(self) -> Steps[Sequence[Shard] | None]:
-        """The stream's shards, if the store answers. Nothing is left to let go of if it is gone."""
+    def _looked_up(self, life: int) -> Steps[Sequence[Shard] | None]:
+        """The stream's shards, if the store answers. Nothing is left to let go of if it is gone: that ends
+        the membership of which this is asked, and none that has begun since."""
         try:
             return (yield from self._shards())
         except StoreUnavailable:
             return None
         except UnknownGroup:
-            self._drop(self._life)
+            self._drop(life)
             return ()
 
     def _stored_shards(self, rows: LeasedRows) -> Sequence[Shard]:

@@ -9,7 +9,7 @@ from shoal.core.claims import lineage_of
 from shoal.core.errors import StoreBusy, StoreUnavailable, UnknownGroup
 from shoal.core.group import GroupSettings
 from shoal.core.lease import Change, ChangeKind, LeaseRow, SequenceRow
-from shoal.core.lease_reset import Resetting
+from shoal.core.lease_reset import Resetting, numbers_max
 from shoal.core.leasing import Outcome
 from shoal.core.model import Shard, ShardId
 from sim.lease_table import FORCED, RESET, LeaseTable
@@ -69,38 +69,37 @@ class LeasedKind:
     def rewind(self, group: int, positions: Mapping[ShardId, int], why: str) -> Steps[None]:
         """One row after the other, as planned from one look; planned anew when one was changed meanwhile."""
         del why
-        settings, shards = yield from self._stage.store.read(
-            self._admin, lambda: (self._rows(group).settings, self._shards())
-        )
+        settings = yield from self._stage.store.read(self._admin, lambda: self._rows(group).settings)
         table = LeaseTable(self._stage, self._admin, self._rows(group))
         holder = f"hub.{self._stage.store.next_id()}"
         resetting = Resetting(
             holder,
             group=table.rows.key,
             settings=settings,
-            shards=shards,
             positions=positions,
             starts=table.rows.starts,
         )
-        concerned = lineage_of(shards, positions) if settings.in_order else set(positions)
-        table.reset = self._stage.facts.delivery.reset_begins(concerned)
+        table.reset = self._stage.facts.delivery.reset_begins()
         is_done = False
         try:
-            yield from self._reset(table, resetting, positions)
+            yield from self._reset(table, resetting, positions, in_order=settings.in_order)
             is_done = True
         finally:
             self._stage.facts.delivery.reset_ends(table.reset, is_done=is_done)
 
     def _reset(
-        self, table: LeaseTable, resetting: Resetting, positions: Mapping[ShardId, int]
+        self, table: LeaseTable, resetting: Resetting, positions: Mapping[ShardId, int], *, in_order: bool
     ) -> Steps[None]:
         for _ in range(TRIES):
             since = self._stage.store.failovers
             rows = yield from table.read(lambda rows: list(rows.leases.values()))
-            numbers = yield from table.draw(resetting.numbers_max)
-            changes = resetting.plan(rows, numbers)
+            shards = yield from table.read(self._shards)
+            numbers = yield from table.draw(numbers_max(shards))
+            changes = resetting.plan(rows, shards, numbers)
             if not changes:
                 return
+            concerned = lineage_of(shards, positions) if in_order else positions
+            self._stage.facts.delivery.reset_concerns(table.reset, concerned)
             yield from self._carry_out(table, resetting, changes, positions, since)
         raise StoreBusy("the rows change faster than we can follow", 0.0)
 
@@ -140,6 +139,8 @@ class LeasedKind:
             raise UnknownGroup(stream=str(NAME), group=str(group))
         return rows
 
-    def _shards(self) -> tuple[Shard, ...]:
-        assert self._stage.store.stream is not None
-        return self._stage.store.stream.shards
+    def _shards(self, rows: LeasedRows) -> tuple[Shard, ...]:
+        stream = self._stage.store.stream
+        if stream is None or stream.id != rows.stream_id:
+            raise UnknownGroup(stream=str(NAME), group=str(rows.id))
+        return stream.shards

@@ -36,6 +36,9 @@ class Rows(Protocol):
     def standing(self) -> Mapping[str, Member]:
         """Members by incarnation: those that are watched."""
 
+    def is_remembered(self, gone: str) -> bool:
+        """Whether it is known of an incarnation that it is gone, so that no late message brings it back."""
+
     def copied(self) -> Rows:
         """As of now: it stays as it is."""
 
@@ -83,6 +86,9 @@ class GroupRows:
             claims=tuple(self.claims),
             distrust_ms=self.distrust_ms,
         )
+
+    def is_remembered(self, gone: str) -> bool:
+        return gone in self.members
 
     def copied(self) -> GroupRows:
         return GroupRows(
@@ -134,6 +140,11 @@ class LeasedRows:
 
     def standing(self) -> Mapping[str, Member]:
         return {row.incarnation: member_of(row) for row in self.instances.values()}
+
+    def is_remembered(self, gone: str) -> bool:
+        """Nobody need know: a join is compared with what is there, and does not outlive a fail-over."""
+        del gone
+        return True
 
     def copied(self) -> LeasedRows:
         return LeasedRows(

@@ -7,7 +7,9 @@ among themselves through a table of leases: both are a seat, and the worlds driv
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 from shoal.core.errors import NotOwner
@@ -51,6 +53,10 @@ class Seat(Protocol):
     def group(self) -> int:
         """The id of the group that it has joined; for the checkers, which follow groups, not names."""
 
+    @property
+    def leases(self) -> Mapping[ShardId, Lease]:
+        """What it holds, what it is to hand back included."""
+
     def start(self, lessee: Lessee) -> None:
         """Join, and stay a member until `leave`."""
 
@@ -82,6 +88,7 @@ class VoidSeat:
 
     incarnation = "void"
     group = 0
+    leases: Mapping[ShardId, Lease] = MappingProxyType({})
 
     def start(self, lessee: Lessee) -> None:
         """Nothing begins here."""

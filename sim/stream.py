@@ -1,5 +1,8 @@
 """The simulated stream: shards and where their batches end. Records have no content; offsets are enough.
 
+Where whole workers consume it, a record has a key: a place on the ring that its shard owns, so that a key
+goes from a parent to one of its children.
+
 Splits and merges are the real rules'. Nothing is ever appended to a closed shard, and the ring stays
 covered: both are checked here, on every change.
 """
@@ -7,8 +10,10 @@ covered: both are checked here, on every change.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
+from typing import Final
 
 from shoal.core import resharding
 from shoal.core.errors import OffsetExpired
@@ -17,15 +22,23 @@ from sim.history import Violation
 
 RING = 1 << 128
 NAME = StreamName(DEFAULT_PROJECT, "s")
+KEYS: Final = tuple(place * RING // 12 + 7919 * place for place in range(12))
+"""Few enough that most come again and again. A shard that owns none of them has one of its own."""
 
 
 class Stream:
     """One stream, for as long as it lives."""
 
-    def __init__(self, stream_id: int, count: int) -> None:
+    def __init__(self, stream_id: int, count: int, keys: Random | None = None) -> None:
+        """`keys`: by what chance records get theirs; None: they have none."""
         self.id = stream_id
         self.shards: tuple[Shard, ...] = resharding.first_shards(count, 0)
+        self.on_change: Callable[[], None] = lambda: None
         self._ends: list[list[int]] = [[] for _ in self.shards]
+        self._chance = keys
+        self._keys: list[list[int]] = [[] for _ in self.shards]
+        self._before: list[list[int | None]] = [[] for _ in self.shards]
+        self._last: dict[tuple[int, int], int] = {}
         self._check_cover()
 
     @property
@@ -40,6 +53,25 @@ class Stream:
         after = replace(before, next_offset=before.next_offset + records)
         self.shards = (*self.shards[:shard], after, *self.shards[shard + 1 :])
         self._ends[shard].append(after.next_offset)
+        if self._chance is not None:
+            for offset in range(before.next_offset, after.next_offset):
+                self._give_key(before, offset, self._chance)
+        self.on_change()
+
+    def _give_key(self, shard: Shard, offset: int, chance: Random) -> None:
+        mine = [key for key in KEYS if shard.begin <= key < shard.end]
+        key = chance.choice(mine) if mine else shard.begin
+        self._keys[shard.id].append(key)
+        self._before[shard.id].append(self._last.get((shard.id, key)))
+        self._last[shard.id, key] = offset
+
+    def lane(self, shard: int, offset: int, lanes: int) -> int:
+        """Which of so many lanes a record belongs to: all of a key to the same one."""
+        return self._keys[shard][offset] % 9973 % lanes
+
+    def before(self, shard: int, offset: int) -> int | None:
+        """The record of the same key before this one, in the same shard."""
+        return self._before[shard][offset]
 
     def read(self, shard: ShardId, offset: int, batches_max: int) -> list[tuple[int, int]]:
         """Batches from an offset on, each as [first, next)."""
@@ -73,9 +105,13 @@ class Stream:
         self.shards = (*self.shards[:shard], after, *self.shards[shard + 1 :])
 
     def _take(self, shards: tuple[Shard, ...]) -> None:
-        self._ends.extend([] for _ in range(len(shards) - len(self.shards)))
+        for _ in range(len(shards) - len(self.shards)):
+            self._ends.append([])
+            self._keys.append([])
+            self._before.append([])
         self.shards = shards
         self._check_cover()
+        self.on_change()
 
     def _check_cover(self) -> None:
         place = 0

@@ -24,10 +24,13 @@ from sim.leased_kind import LeasedKind
 from sim.loop import MS, Loop, Process, Steps
 from sim.nemesis import Nemesis
 from sim.rows import Rows
+from sim.staff import Staff
 from sim.stage import Stage
 from sim.store import Store
 from sim.stream import Stream
 from sim.swarm import Swarm, chosen
+from sim.worker import Worker
+from sim.worker_swarm import narrowed
 
 LIVENESS_MS: Final = 9_000
 """On top of some timeouts: for what had piled up, and for hand-overs along a lineage."""
@@ -49,7 +52,10 @@ class Outcome:
 
 
 class World:
-    """See the head of this file. `switches` are planted bugs of the shell; `kind` None: the seed's own."""
+    """See the head of this file. `switches` are planted bugs of the shell; `kind` None: the seed's own.
+
+    `has_workers`: whole workers consume, and every record is followed; otherwise user code is an interval.
+    """
 
     def __init__(
         self,
@@ -59,14 +65,17 @@ class World:
         switches: frozenset[str] = frozenset(),
         focus: tuple[str, ...] = (),
         kind: Coordination | None = None,
+        has_workers: bool = False,
     ) -> None:
         rng = Random(seed)
         self.seed, self.rng = seed, rng
         self.swarm: Swarm = chosen(rng, focus, kind)
+        if has_workers:
+            self.swarm = narrowed(self.swarm, rng)
         self.loop = Loop()
         self.history = History(self.loop, is_traced=is_traced)
         self.store = Store(self.loop, rng, self.swarm, self.history)
-        self.facts = Facts(self.loop, self.store, self.history)
+        self.facts = Facts(self.loop, self.store, self.history, of_records=has_workers)
         self.stage = Stage(
             loop=self.loop,
             rng=rng,
@@ -77,7 +86,7 @@ class World:
             switches=switches,
             wake=self._wake,
         )
-        self.consumers: list[Consumer] = []
+        self.consumers: list[Consumer | Worker] = []
         self._born = 0
         self.admin = self.stage.process("admin")
         """Who makes calls, by people or by scripts. It never fails itself."""
@@ -90,7 +99,10 @@ class World:
             coordination=self.swarm.kind,
             strategy=self.swarm.strategy,
         )
+        self.staff = Staff(self.stage, self.admin, focus) if has_workers else None
         self.history.say("world", f"seed {seed}: {self.swarm}")
+        if self.staff is not None:
+            self.history.say("world", f"workers: {self.staff.swarm}")
 
     def run(self) -> Outcome:
         """The whole history of this seed."""
@@ -118,7 +130,10 @@ class World:
     def make_stream(self) -> None:
         """A new stream under the one name there is. Its group goes with the old one."""
         self.drop_group()
-        self.store.stream = Stream(self.store.next_id(), self.swarm.shards)
+        keys = None if self.staff is None else Random(self.seed)
+        self.store.stream = stream = Stream(self.store.next_id(), self.swarm.shards, keys)
+        if self.staff is not None:
+            stream.on_change = self._stir
 
     def drop_group(self) -> None:
         """The group is deleted, in use or not."""
@@ -135,20 +150,36 @@ class World:
         self.store.group = rows
         self.facts.group_made(rows, stream, starts)
 
-    def add_consumer(self, name: str) -> Consumer:
+    def add_consumer(self, name: str) -> Consumer | Worker:
         """A new process of this consumer, whether or not there is another under its name."""
         process = self.stage.process(f"{name}.{self._number()}")
-        consumer = Consumer(self.stage, process, self.kind.seat(process, name), name)
+        seat = self.kind.seat(process, name)
+        consumer: Consumer | Worker
+        if self.staff is None:
+            consumer = Consumer(self.stage, process, seat, name)
+        else:
+            consumer = self.staff.worker(process, seat, name, self._start_again)
         self.consumers.append(consumer)
         self.history.say(process.name, "starts")
         consumer.start()
         return consumer
 
+    def _start_again(self, name: str) -> None:
+        """A worker ended because user code failed: whoever runs it starts another."""
+        self.history.counts["workers started again"] += 1
+        self.loop.after(self.rng.randrange(20, 200) * MS, partial(self._start, name))
+
+    def _stir(self) -> None:
+        """There is something new in the stream: workers that wait for it are told."""
+        for consumer in self.consumers:
+            if isinstance(consumer, Worker):
+                self.loop.after(self.rng.randrange(1, 20) * MS, consumer.stir)
+
     def processes(self) -> list[Process]:
         """All but the one that makes the calls."""
         return self.kind.others() + [consumer.process for consumer in self.consumers]
 
-    def working(self) -> list[Consumer]:
+    def working(self) -> list[Consumer | Worker]:
         """Consumers that mean to stay."""
         self.consumers = [consumer for consumer in self.consumers if consumer.process.is_up]
         return [consumer for consumer in self.consumers if consumer.is_working]
@@ -238,7 +269,7 @@ class World:
     def _pass(self, for_ms: int) -> None:
         """8: time passes, and a world does not run hot."""
         self.loop.run_until(self.loop.now + for_ms * MS)
-        if self.loop.events > EVENTS_MAX:
+        if self.loop.events > EVENTS_MAX * (1 if self.staff is None else 2):
             raise Violation("8", f"{EVENTS_MAX:,} events, and no rest")
 
     def _gets_through(self, until: int) -> None:
@@ -246,20 +277,25 @@ class World:
         assert stream is not None
         for shard in stream.open:
             stream.append(shard.id, 1)
-        while (missing := self.facts.delivery.missing()) is not None:
+        while (missing := self._missing()) is not None:
             if self.loop.now > until:
                 raise Violation("4", f"a record does not get through: {missing}")
             self._pass(50)
 
     def _unsettled(self, still_us: int) -> str | None:
         """Why the world is not at rest, if it is not. Looks at rows and processes only."""
-        if (missing := self.facts.delivery.missing()) is not None:
+        if (missing := self._missing()) is not None:
             return missing
         if (uneven := self._misplaced()) is not None:
             return uneven
         if self.loop.now - self.facts.moved_at < still_us:
             return "shards still move"
         return None
+
+    def _missing(self) -> str | None:
+        if self.staff is not None and self.staff.places.waiting:
+            return f"{self.staff.places.waiting} records still wait for another attempt"
+        return self.facts.delivery.missing()
 
     def _misplaced(self) -> str | None:
         stream, rows = self.store.stream, self._rows()

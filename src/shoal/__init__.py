@@ -6,10 +6,10 @@ from shoal.consumer.options import WorkerOptions
 from shoal.consumer.processor import Processor, processor
 from shoal.consumer.worker import Worker
 from shoal.core import errors
-from shoal.core.delivery import Reason
 from shoal.core.errors import OffsetExpired, OffsetOutOfRange, ShardClosed, ShoalError
 from shoal.core.model import Appended, Position, ProducerStamp, Shard, StreamInfo
 from shoal.core.retry import Backoff, FailureRules, Policy
+from shoal.core.tasks import Reason
 from shoal.producer import BatchFuture, Producer, ProducerOptions, SendFuture
 from shoal.wire.batch import Batch
 from shoal.wire.record import Record

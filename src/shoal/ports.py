@@ -278,6 +278,13 @@ class Following(Protocol):
     def add(self, place: Place, beyond: int) -> None:
         """Be told when the place may be past `beyond`, or is over; perhaps at once, perhaps for nothing."""
 
+    def move(self, place: Place, beyond: int) -> bool:
+        """It is followed already, and was seen at `beyond` since: be told of what is past that.
+
+        What happened since that look has been told, or is told now: nothing is looked at again. False: it is
+        not followed.
+        """
+
     def drop(self, place: Place) -> None:
         """Not any more."""
 

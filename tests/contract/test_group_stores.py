@@ -24,6 +24,7 @@ from shoal.core.model import ShardId, StreamInfo
 from shoal.core.names import stream_name
 from shoal.core.ownership import step
 from shoal.hub.groups import LocalGroups
+from shoal.hub.leased import LeasedGroups
 from shoal.hub.local import LocalHub
 from shoal.ports import Fence, Newcomer, Touch
 from shoal.store.sql.database import Database
@@ -31,7 +32,7 @@ from shoal.store.sql.dialects import dialect_for
 from shoal.store.sql.migration import migrate
 from shoal.store.sql.store import SQLStore
 from shoal.store.sql.tables import EPOCHS, SCHEMA_VERSION, sequences
-from shoal.testing.members import eventually, holds
+from shoal.testing.members import eventually, hand_over, holds
 
 STREAM = "orders"
 
@@ -201,6 +202,34 @@ def test_what_a_hub_keeps_of_groups_is_bounded_and_it_finds_what_it_dropped(
         groups.save(stream_name(STREAM), group_id, [Save(shard=ShardId(0), epoch=epoch, offset=2)])
         assert hub.describe_group(STREAM, "leased").shards[0].checkpoint == 2
         groups.check_read(stream_name(STREAM), ShardId(0), Fence(group_id, epoch, is_leased=True))
+
+
+def test_a_reset_follows_what_was_split_since_the_stream_was_looked_at(hub: Hub, sql_store: SQLStore) -> None:
+    hub.append(STREAM, 0, [b"a", b"b"])
+    hub.create_group(STREAM, "leased", coordination="leased")
+    before = sql_store.load_stream(stream_name(STREAM))
+    group = hub.service.groups.find(stream_name(STREAM), "leased")
+    groups = LeasedGroups(sql_store, sql_store)
+    leased = groups.opened(group)
+    with hub.join_group(STREAM, "leased", "anna") as anna:
+        holds(anna, [0, 1])
+        hub.split_shard(STREAM, 0)
+        anna.checkpoint({0: 2})
+        holds(anna, [1, 2, 3])
+        for shard in (2, 3):
+            hub.append(STREAM, shard, [b"c"])
+            anna.checkpoint({shard: 1})
+        eventually(lambda: leased.table.load(leased.key, ShardId(0)) is None, "its row is cleaned up")
+        groups.rewind(group, before, {ShardId(0): 1}, "a reset")
+        let_go: set[int] = set()
+
+        def is_free() -> bool:
+            let_go.update(hand_over(anna))
+            return let_go == {2, 3}
+
+        eventually(is_free, "what came of it is let go of")
+        holds(anna, [0, 1])
+        assert anna.leases[ShardId(0)].checkpoint == 1
 
 
 # --- A store that forgot. ---

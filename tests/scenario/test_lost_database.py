@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from sqlalchemy import text
 
 import shoal
 from shoal.core.errors import DeliveryTimeout, StoreUnavailable
+from shoal.store.sql.database import Database
+from shoal.store.sql.dialects import dialect_for
 from shoal.testing.history import Ack, Mark, find_faults, read_history
 from shoal.testing.server import Server, StopMode
 from tests.scenario.proxy import Proxy
@@ -243,6 +246,18 @@ def test_a_batch_whose_acknowledgement_was_lost_on_the_way_is_stored_once(
                     if number % 2:
                         proxy.wait_for_cuts(number // 2 + 1, PATIENCE_S)
             assert_all_there(hub, acks, set())
+
+
+def test_a_server_ends_a_transaction_that_stands_still(store: str, store_url: str) -> None:
+    """A process that is stopped within one would keep its rows locked for as long as it stands."""
+    asked = "SHOW idle_in_transaction_session_timeout"
+    if store == "mariadb":
+        asked = "SELECT @@SESSION.idle_transaction_timeout"
+    database = Database(dialect_for(store_url))
+    with database.write() as connection:
+        found = str(connection.execute(text(asked)).scalar_one())
+    database.close()
+    assert found.removesuffix("s") == "30"
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Marks for tests that come from the reference cases of other lease systems.
 
 `ours`: we do the same. `differs`: we do otherwise on purpose, and the reason is in the mark; the test shows
-what we do instead. `elsewhere`: the case is not about leases, or what it is about does not exist here.
+what we do instead.
 """
 
 from collections.abc import Callable
@@ -29,8 +29,3 @@ def differs(name: str, reason: str) -> Callable[[Test], Test]:
     """We do otherwise on purpose."""
     CASES.append(Case(name, "differs", reason))
     return lambda test: test
-
-
-def elsewhere(name: str, reason: str) -> None:
-    """Not a rule about leases, or not a thing that we have."""
-    CASES.append(Case(name, "elsewhere", reason))

@@ -25,8 +25,16 @@ def test_it_comes_back_from_the_store_as_it_was() -> None:
 
 def test_marks_that_lie_behind_are_forgotten_and_only_a_few_sets_are_kept() -> None:
     assert beyond(Checkpoint(9, [(5, 9)])) == ()
-    many = [(10 + i, 0) for i in range(9)]
+    many = [(10,) * lanes for lanes in range(2, 9)]
     assert beyond(Checkpoint(5, many)) == tuple(many[-3:])
+
+
+def test_marks_of_the_same_lanes_are_one_set_however_often_the_shard_has_moved() -> None:
+    assert beyond(Checkpoint(5, [(5, 9), (7, 5, 5), (8, 5)])) == ((7, 5, 5), (8, 9))
+    moved = Checkpoint(5, [(5, 9)])
+    for _ in range(9):
+        moved = Checkpoint(5, (*moved.beyond, (5, 6)))
+    assert beyond(moved) == ((5, 9),)
 
 
 def test_of_two_at_one_place_the_newer_counts() -> None:

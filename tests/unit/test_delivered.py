@@ -190,12 +190,16 @@ def delivered(whole: Batch, offsets: Sequence[int], until: int = 10**9) -> Deliv
 
 
 def test_no_record_is_given_out_after_the_deadline() -> None:
-    mine = delivered(batch(0, chunk(0, 100)), range(100), until=20)
-    given: list[int] = []
+    clock = Clock(20)
+    mine = Delivered.of(batch(0, chunk(0, 100)), range(100), clock.guard, clock.look)
+    given: list[tuple[int, int]] = []
     with pytest.raises(LeaseLost):
-        given.extend(record.offset for record in mine)
-    assert given == list(range(19))
-    assert mine.suspect == 18
+        given.extend((record.offset, clock.now) for record in mine)
+    assert [offset for offset, _ in given] == list(range(len(given)))
+    assert [now for _, now in given] == [now for now in range(1, 20) if now % 5], (
+        "one in five renews the look"
+    )
+    assert mine.suspect == given[-1][0]
 
 
 def test_a_batch_whose_deadline_has_passed_gives_out_nothing() -> None:

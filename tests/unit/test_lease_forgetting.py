@@ -60,6 +60,42 @@ def test_a_save_on_a_row_that_was_forgotten_is_no_success() -> None:
     assert table.row(0).checkpoint == 0
 
 
+@pytest.mark.parametrize("fate", ["ok", "lost"])
+def test_a_counter_that_the_table_forgot_is_not_stated_again(fate: str) -> None:
+    table = MemoryTable()
+    foo, bar = Desk(table, "foo"), Desk(table, "bar")
+    foo.join()
+    bar.join()
+    before = next(row for row in table.instances(GROUP) if row.name == "foo")
+    table.fault = lambda _old, _new: fate
+    foo.beat(0)
+    table.fault = lambda _old, _new: "ok"
+    bar.look((), 0)
+    table.put(before)  # A fail-over to a copy that lagged.
+    foo.beat(5 * TIMEOUT_MS)
+    bar.look((), 5 * TIMEOUT_MS)
+    after = next(row for row in table.instances(GROUP) if row.name == "foo")
+    assert after.stood_ms == 0, "bar has seen nothing of it before"
+
+
+def test_what_was_seen_before_a_table_forgot_is_watched_from_the_beginning() -> None:
+    table = MemoryTable()
+    holder(table)
+    bar = Desk(table, "bar")
+    bar.join()
+    bar.look(SHARDS, 0)
+    sequence = table.sequence(GROUP)
+    assert sequence is not None
+    number = sequence.number + EPOCH_JUMP
+    table.put(replace(sequence, number=number, distrusted=number))
+    late = 5 * TIMEOUT_MS
+    for now_ms in (late, late + 1, late + INTERVAL_MS):
+        bar.look(SHARDS, now_ms)
+        assert table.row(0).stood_ms == 0, "it may have been renewed, and come to the same once more"
+    bar.look(SHARDS, late + 2 * INTERVAL_MS)
+    assert table.row(0).stood_ms == INTERVAL_MS
+
+
 def test_a_table_that_forgets_between_a_look_and_a_draw_gives_no_epoch() -> None:
     table = MemoryTable()
     foo = Desk(table, "foo")

@@ -265,4 +265,4 @@ def test_a_beat_goes_on_after_others_have_watched_it() -> None:
     assert isinstance(row, InstanceRow)
     table.put(replace(row, stood_ms=700, revision=row.revision + 1))
     foo.beat(100)
-    assert [(row.counter, row.stood_ms) for row in table.instances(GROUP)] == [(1, 0)]
+    assert [(row.counter, row.stood_ms) for row in table.instances(GROUP)] == [(2, 0)]

@@ -21,7 +21,7 @@ from tests.unit.lease_table import (
     owned,
     take_away,
 )
-from tests.unit.reference_cases import differs, elsewhere, ours
+from tests.unit.reference_cases import differs, ours
 
 SHARDS = filled(1)
 USABLE_MS = int(TIMEOUT_MS * 0.95)
@@ -247,8 +247,3 @@ def test_a_change_of_a_row_as_it_was_before_is_refused(kind: str) -> None:
     assert change.old is not None
     assert change.new is not None
     assert not table.swap(change.old, change.new)
-
-
-elsewhere(
-    "S12", "a table's own atomicity: the contract suite of a store, and the worlds of test_lease_worlds"
-)

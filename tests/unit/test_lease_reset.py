@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shoal.core.group import GroupSettings
 from shoal.core.lease import Change, ChangeKind, LeaseRow
-from shoal.core.lease_reset import Resetting
+from shoal.core.lease_reset import Resetting, numbers_max
 from shoal.core.leasing import Outcome
 from shoal.core.model import Shard, ShardId
 from shoal.core.resharding import split
@@ -32,14 +32,17 @@ def reset(
     positions: dict[int, int],
     before_step: Callable[[], None] = lambda: None,
     settings: GroupSettings = SETTINGS,
+    *,
+    resharded: Callable[[Shards], Shards] = lambda shards: shards,
 ) -> tuple[list[ShardId], list[Change]]:
     """As the hub does it; which descendants had been read, and what was done."""
     wanted = {ShardId(shard): offset for shard, offset in positions.items()}
-    resetting = Resetting("hub.1", group=GROUP, settings=settings, shards=shards, positions=wanted, starts={})
+    resetting = Resetting("hub.1", group=GROUP, settings=settings, positions=wanted, starts={})
     done: list[Change] = []
     for _ in range(20):
         rows = table.list(GROUP)
-        changes = resetting.plan(rows, draw(table, GROUP, resetting.numbers_max))
+        shards = resharded(shards)
+        changes = resetting.plan(rows, shards, draw(table, GROUP, numbers_max(shards)))
         if not changes:
             return resetting.had_been_read, done
         for change in changes:
@@ -117,6 +120,29 @@ def test_a_consumer_that_is_faster_than_the_reset_does_not_keep_it_from_ending()
     reset(table, shards, {0: 3}, consume)
     assert len(consumed) == 1, "once, and not again with every row that was cleaned up meanwhile"
     assert [table.row(shard).checkpoint for shard in (2, 3, 4)] == [5, 5, 5]
+
+
+def test_a_shard_that_is_split_and_consumed_while_it_is_reset_begins_anew() -> None:
+    table, old = MemoryTable(), filled(1)
+    foo = Desk(table, "foo")
+    foo.join()
+    foo.look(old, 0)
+    new = tuple(replace(shard, next_offset=10) for shard in split(old, old[0], None, 1))
+
+    def consume() -> None:
+        """Before the first step, and after the stream was looked at."""
+        if table.load(GROUP, ShardId(1)) is not None:
+            return
+        foo.look(new, 1)
+        foo.release(new[0], 10)
+        foo.look(new, 1)
+        for shard in (1, 2):
+            foo.save(new[shard], 5)
+        foo.look(new, 1)
+        assert sorted(row.shard for row in table.list(GROUP)) == [1, 2]
+
+    reset(table, old, {0: 3}, consume, resharded=lambda known: known if len(table.list(GROUP)) == 1 else new)
+    check_begun_anew(table, new, 3)
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, LOOSE], ids=["in order", "loose"])

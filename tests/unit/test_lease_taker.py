@@ -19,7 +19,7 @@ from tests.unit.lease_table import (
     view_of,
     watch,
 )
-from tests.unit.reference_cases import differs, elsewhere, ours
+from tests.unit.reference_cases import differs, ours
 
 BOUNDED = GroupSettings(timeout_ms=TIMEOUT_MS, handover_timeout_ms=300)
 
@@ -257,14 +257,31 @@ def test_what_is_being_handed_over_is_not_stolen_again_unless_its_thief_is_gone(
     assert [table.row(shard).lease_owner for shard in range(3)] == ["bar-1", "foo-1", "bar-1"]
 
 
-elsewhere(
+@differs(
     "D7 both over their maximum",
-    "a consumer has no maximum of leases: what it cannot keep up with shows as lag",
+    "a consumer has no maximum of leases: what it cannot keep up with shows as lag; nothing moves here too",
 )
-elsewhere(
+def test_two_that_hold_twelve_each_keep_them() -> None:
+    table = MemoryTable()
+    owned(table, {"foo": 12, "bar": 12})
+    foo, bar = Desk(table, "foo"), Desk(table, "bar")
+    for desk in (foo, bar):
+        desk.join()
+        desk.look(filled(24), 0)
+    assert (len(foo.held), len(bar.held)) == (12, 12)
+    assert ChangeKind.STEAL not in {*foo.changes, *bar.changes}
+
+
+@differs(
     "D8 15 leases, maximum 10",
     "a consumer has no maximum of leases: every shard has an owner if there is one",
 )
+def test_the_only_one_takes_all_fifteen() -> None:
+    table = MemoryTable()
+    owned(table, {None: 15})
+    (foo,) = joined(table, "foo")
+    foo.look(filled(15), 0)
+    assert foo.held == list(range(15))
 
 
 # --- 2.6, as far as it is about taking. --------------------------------------------------------------
@@ -342,14 +359,20 @@ def test_expired_leases_are_taken_and_the_rest_is_stolen_and_taken_once_released
 
 
 @ours("S6")
-def test_what_was_stolen_and_released_is_taken_before_anything_else() -> None:
+@pytest.mark.parametrize(
+    ("others", "held"), [(["bar", "baz"], [3, 4, 5]), (["bar"], [3, 4, 5]), ([], [0, 1, 2, 3, 4, 5])]
+)
+def test_what_was_stolen_and_released_is_taken_before_anything_else(
+    others: list[str], held: list[int]
+) -> None:
     table = MemoryTable()
-    owned(table, {None: 6, "bar": 0, "baz": 0})
+    owned(table, {None: 6, **dict.fromkeys(others, 0)})
     for shard in (3, 4, 5):
         table.put(replace(table.row(shard), lease_owner="foo-1"))
     (foo,) = joined(table, "foo")
     foo.look(filled(6), 0)
-    assert foo.held == [3, 4, 5]
+    assert foo.held == held
+    assert foo.changes.count(ChangeKind.TAKE) == len(held), "none twice"
 
 
 @differs(
@@ -365,6 +388,3 @@ def test_a_lease_on_its_way_to_a_fuller_one_is_redirected() -> None:
     assert table.row(2).lease_owner == "foo-1"
     assert table.row(2).waited_ms == 70
     assert table.row(2).consumer_owner == "bar-1"
-
-
-elsewhere("S17", "the life of a shard's consumer is the worker's; a lease has an owner or none")

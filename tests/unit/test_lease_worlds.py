@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 from shoal.core import lease, leasing, renewing, succession, taking
 from shoal.core.lease import ChangeKind, LeaseRow
 from shoal.core.sharing import Theft
-from tests.unit import test_lease_renewer, test_lease_settling, test_lease_succession, test_lease_taker
+from tests.unit import (
+    test_lease_renewer,
+    test_lease_settling,
+    test_lease_sql,
+    test_lease_succession,
+    test_lease_taker,
+    test_tenure,
+)
 from tests.unit.lease_world import Options, lived, swarm
 from tests.unit.reference_cases import CASES
 
@@ -132,8 +139,8 @@ def test_a_rule_switched_off_is_caught(plant: Plant, monkeypatch: pytest.MonkeyP
 
 
 def test_every_reference_case_has_its_verdict() -> None:
-    modules = (test_lease_taker, test_lease_renewer, test_lease_succession, test_lease_settling, leasing)
-    assert all(modules)
+    rooms = (test_lease_taker, test_lease_renewer, test_lease_succession, test_lease_settling, leasing)
+    assert all((*rooms, test_lease_sql, test_tenure))
     names = {word for case in CASES for word in case.name.split()}
     wanted = (
         {f"T{n}" for n in range(1, 16)}

@@ -37,6 +37,7 @@ from shoal.core.membership import (
     is_dead,
     joined,
     pruned,
+    remembered,
     watched,
 )
 from shoal.core.model import ShardId
@@ -299,6 +300,15 @@ def test_a_digest_stands_for_a_report_in_any_order_and_fits_a_database(held: dic
     for shard, epoch in held.items():
         assert digest({**held, shard: epoch + 1}) != number
         assert digest({other: held[other] for other in held if other != shard}) != number
+
+
+def test_only_a_report_that_the_group_agrees_with_is_remembered() -> None:
+    mine = [CLAIMS[ShardId(0)]]
+    assert remembered({ShardId(0): 5}, mine) == digest({ShardId(0): 5})
+    assert remembered({}, []) == digest({})
+    assert remembered({}, mine) == 0, "it has let go, and the group does not know"
+    assert remembered({ShardId(0): 5}, []) == 0
+    assert remembered({ShardId(0): 4}, mine) == 0
 
 
 # --- Settings. --------------------------------------------------------------------------------------

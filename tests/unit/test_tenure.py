@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 
 from shoal.core.checkpoint import Checkpoint, is_same
-from shoal.core.delivery import (
+from shoal.core.delivery import Tenure
+from shoal.core.errors import CheckpointMisuse, LeaseLost
+from shoal.core.model import ShardId
+from shoal.core.retry import Backoff, FailureRules, Policy
+from shoal.core.tasks import (
     Action,
     Blocked,
     Failure,
@@ -24,11 +28,8 @@ from shoal.core.delivery import (
     SetAside,
     ShutDown,
     StopWorker,
-    Tenure,
 )
-from shoal.core.errors import CheckpointMisuse, LeaseLost
-from shoal.core.model import ShardId
-from shoal.core.retry import Backoff, FailureRules, Policy
+from tests.unit.reference_cases import ours
 
 ODD = Failure(kind="ValueError", text="odd")
 AWAY = Failure(kind="ConnectionError", text="away", is_outage=True)
@@ -97,6 +98,7 @@ def process(made: Tenure, now_ms: int = 0) -> list[int]:
 # --- Phases. -----------------------------------------------------------------------------------------
 
 
+@ours("S17")
 def test_a_shard_waits_initializes_processes_stops_and_completes() -> None:
     made = tenure()
     assert begun(made) == []
@@ -296,6 +298,7 @@ def test_a_shutdown_that_raises_had_its_chance(reason: Reason) -> None:
     assert begun(made) == [Release(checkpoint=2)]
 
 
+@ours("S17 a lost lease is shut down at once, without rights")
 def test_one_that_is_lost_saves_nothing_and_releases_nothing() -> None:
     made = processing()
     give(made, [0, 1])
@@ -901,6 +904,56 @@ def test_a_save_never_goes_back_and_never_past_what_was_given() -> None:
 def _state(made: Tenure) -> str:
     shown = [str({name: getattr(lane, name) for name in lane.__slots__}) for lane in made.lanes]
     return str([made.phase, made.reason, made.fetched, made.end, made.is_fetching, made.due_ms(), shown])
+
+
+# --- What the simulator found. -----------------------------------------------------------------------
+
+
+def test_the_checkpoint_does_not_fall_back_when_a_lane_gets_records_after_a_long_time() -> None:
+    made = processing(lanes=2)
+    give(made, [0, 2, 4], lanes=2)
+    assert len(begun(made)) == 1, "there is nothing for the other lane"
+    made.save(0, 5)
+    made.returned(0)
+    assert made.checkpoint == 5
+    give(made, [5, 7], lanes=2)
+    assert len(begun(made)) == 1
+    assert made.checkpoint == 5
+    made.ask(Reason.MOVED)
+    made.returned(1)
+    for action in begun(made):
+        assert isinstance(action, ShutDown)
+        made.returned(action.lane)
+    assert begun(made) == [Release(checkpoint=5)], "a checkpoint that led back would be refused"
+
+
+def test_the_checkpoint_does_not_pass_what_waits_behind_records_that_are_wanted_again() -> None:
+    made = processing()
+    give(made, [0, 1, 2], [3], [4])
+    assert process(made) == [0, 1, 2]
+    made.save(0, 3)
+    made.returned(0, back_to=0)
+    assert made.checkpoint == 3
+    made.got_again(0, [Piece([0]), Piece([1]), Piece([2])], 3)
+    assert made.checkpoint == 3
+
+
+def test_the_checkpoint_does_not_fall_back_when_a_lane_goes_back_to_what_it_had_declared_done() -> None:
+    made = processing(lanes=2)
+    give(made, [0, 1], lanes=2)
+    begun(made)
+    for lane in (0, 1):
+        made.save(lane, lane + 1)
+        made.returned(lane)
+    give(made, [2, 4, 6], lanes=2)
+    begun(made)
+    made.save(0, 7)
+    made.returned(0)
+    assert made.checkpoint == 7
+    made.call_idle(0)
+    made.returned(0)
+    made.returned(1, back_to=0)
+    assert made.checkpoint == 7
 
 
 # --- A processor that is gone. -----------------------------------------------------------------------

@@ -12,7 +12,11 @@ from hypothesis import Phase as Stage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.core.delivery import (
+from shoal.core.delivery import Tenure
+from shoal.core.errors import LeaseLost
+from shoal.core.model import ShardId
+from shoal.core.retry import Backoff, FailureRules, Policy
+from shoal.core.tasks import (
     Failure,
     Fetch,
     Phase,
@@ -24,11 +28,7 @@ from shoal.core.delivery import (
     ShutDown,
     StopWorker,
     Task,
-    Tenure,
 )
-from shoal.core.errors import LeaseLost
-from shoal.core.model import ShardId
-from shoal.core.retry import Backoff, FailureRules, Policy
 
 END = 30
 

@@ -11,10 +11,10 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from shoal.core.aside import Origin, dead_stream, kept_for_ever, origin_of, own_headers, retry_stream
-from shoal.core.delivery import Failure
 from shoal.core.errors import StreamExists
 from shoal.core.model import StreamInfo, StreamName
 from shoal.core.retry import FailureRules
+from shoal.core.tasks import Failure
 from shoal.ports import HubService
 from shoal.wire.batch import Batch
 from shoal.wire.record import Record

@@ -259,7 +259,7 @@ class CoordinatedMembership(Member):
                 return
             except ShoalError as error:
                 # The store may be away. Nothing is lost yet: what is held is not acted on past its deadline.
-                _log.warning("%s of %s: %s", self.name, self.group, error)
+                self._complaints.warn(type(error).__name__, "%s of %s: %s", self.name, self.group, error)
                 self._stop.wait(_RETRY_S)
             except Exception as error:  # noqa: BLE001 - a thread's top: without it, a consumer would only seem to live
                 unforeseen += 1
@@ -314,7 +314,7 @@ class CoordinatedMembership(Member):
             self._end(error)
             self._stop.set()
         except ShoalError as error:
-            _log.warning("%s cannot join %s again yet: %s", self.name, self.group, error)
+            self._complaints.warn("join", "%s cannot join %s again yet: %s", self.name, self.group, error)
             self._stop.wait(_RETRY_S)
 
     def _lose_all(self) -> None:

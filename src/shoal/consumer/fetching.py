@@ -1,43 +1,30 @@
 """Reads ahead for all shards of a worker, within one budget of bytes, and waits for what is not there yet.
 
-Reads run in a few threads. A shard that has nothing new waits without one.
+A read runs in the thread that asks for it. A shard that has nothing new waits without one.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from shoal.consumer.membership import Membership
-from shoal.consumer.threads import Threads
-from shoal.core.delivery import Fetch, Piece, Tenure
-from shoal.core.errors import Fenced, NotOwner, ShoalError
+from shoal.core.delivery import Tenure
+from shoal.core.errors import ShoalError
 from shoal.core.model import ShardId
 from shoal.core.reading import ReadLimits
+from shoal.core.tasks import Fetch, Piece
 from shoal.ports import HubService, Place, ShardEnd
 from shoal.wire.batch import Batch
 from shoal.wire.lanes import done_before, lanes_of
 
+_CLOSE_S: Final = 10.0
+"""The store bounds a read; this is only in case that it does not."""
+
 DueMs = Callable[[int, int], int]
 """Of a shard and a record's timestamp: when it may be handed out."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """How much may be fetched and not yet finished."""
-
-    total: int
-    at_once: int
-    """At most, in one read."""
-
-    def allowance(self, queued: int, shards: int) -> int:
-        """Bytes that a shard may fetch now; 0: it has enough. All shards have the same share."""
-        share = max(1, self.total // max(1, shards))
-        return min(self.at_once, share - queued) if queued <= share // 2 else 0
-
-    def again(self, shards: int) -> int:
-        """Bytes of what a lane wants once more: nothing behind it can go on, so it does not wait for room."""
-        return max(1, min(self.at_once, self.total // max(1, shards) // 2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +34,8 @@ class Found:
     pieces: Sequence[Sequence[Piece]]
     next_offset: int
     is_end: bool
+    is_tail: bool
+    """There was nothing more at that time; what comes is told."""
     batch: Batch
 
 
@@ -59,21 +48,17 @@ class Fetcher:
         member: Membership,
         stream_id: int,
         *,
-        threads: int,
         records: int,
         piece_records: int,
         moved: Callable[[ShardId], None],
-        failed: Callable[[BaseException], None],
         due_ms: DueMs | None = None,
     ) -> None:
-        """`due_ms`: records are handed out one by one, each not before its time.
-
-        `failed` is told of what should not have happened.
-        """
+        """`due_ms`: records are handed out one by one, each not before its time."""
         self._service, self._member, self._stream_id = service, member, stream_id
         self._records, self._piece_records = records, 1 if due_ms is not None else piece_records
         self._due_ms = due_ms
-        self._threads = Threads("shoal-fetch", threads, failed)
+        self._changed = threading.Condition()
+        self._reading = 0
 
         def told(place: Place) -> None:
             if isinstance(place, ShardEnd):
@@ -81,32 +66,28 @@ class Fetcher:
 
         self._following = service.follow(told)
 
-    def submit(
-        self, tenure: Tenure, wanted: Fetch, allowed: int, done: Callable[[Found | ShoalError], None]
-    ) -> None:
-        """Read in a thread; `done` is called there."""
-        self._threads.submit(self._fetch, tenure, wanted, allowed, done)
-
-    def run(self, work: Callable[[], None]) -> None:
-        """Something else that talks to the hub."""
-        self._threads.submit(work)
+    def read(self, tenure: Tenure, wanted: Fetch, allowed: int) -> Found | ShoalError:
+        """What there is, or why nothing came."""
+        with self._changed:
+            self._reading += 1
+        try:
+            return self._found(tenure, wanted, allowed)
+        except ShoalError as error:
+            return error
+        finally:
+            with self._changed:
+                self._reading -= 1
+                self._changed.notify_all()
 
     def forget(self, shard: ShardId) -> None:
         """Nobody waits for this shard any more."""
         self._following.drop(ShardEnd(self._stream_id, shard))
 
     def close(self) -> None:
-        """Wait for what runs."""
-        self._threads.join()
+        """Wait for reads that run; then nobody waits for anything any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._reading, _CLOSE_S)
         self._following.close()
-
-    def _fetch(
-        self, tenure: Tenure, wanted: Fetch, allowed: int, done: Callable[[Found | ShoalError], None]
-    ) -> None:
-        try:
-            done(self._found(tenure, wanted, allowed))
-        except ShoalError as error:
-            done(error)
 
     def _found(self, tenure: Tenure, wanted: Fetch, allowed: int) -> Found:
         records = self._records if wanted.until is None else min(self._records, wanted.until - wanted.offset)
@@ -115,13 +96,17 @@ class Fetcher:
         batch = self._service.read(
             self._member.stream, tenure.shard, wanted.offset, limits, fence._replace(epoch=tenure.epoch)
         )
-        if not len(batch) and not batch.end_of_shard:
-            self._following.add(ShardEnd(self._stream_id, tenure.shard), wanted.offset)
+        is_tail = wanted.lane is None and batch.next_offset >= batch.tail and not batch.end_of_shard
+        if is_tail:
+            place = ShardEnd(self._stream_id, tenure.shard)
+            if not self._following.move(place, batch.next_offset):
+                self._following.add(place, batch.next_offset)
         marks = [lane.handed if wanted.lane is None else 0 for lane in tenure.lanes]
         return Found(
             pieces=self._pieces(batch, marks, done_before(batch, tenure.done_before)),
             next_offset=batch.next_offset,
             is_end=batch.end_of_shard,
+            is_tail=is_tail,
             batch=batch,
         )
 
@@ -144,8 +129,3 @@ class Fetcher:
             return 0
         (record,) = batch.part(part)
         return self._due_ms(batch.shard, record.timestamp)
-
-
-def is_transient(error: ShoalError) -> bool:
-    """Whether a read that failed so is simply tried again: the store is away, or the lease moves."""
-    return error.retriable or isinstance(error, NotOwner | Fenced)

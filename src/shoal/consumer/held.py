@@ -14,9 +14,9 @@ from shoal.consumer.membership import Membership
 from shoal.consumer.processor import Factory
 from shoal.consumer.statistics import WorkerStats
 from shoal.consumer.user_code import LOOK_NS, Came, Code, UserCode, clock_ns
-from shoal.core.checkpoint import is_same, later
-from shoal.core.delivery import Process, Task, Tenure
+from shoal.core.delivery import Tenure
 from shoal.core.errors import Fenced, LeaseLost, NotOwner
+from shoal.core.tasks import Process, Task
 from shoal.wire.batch import Batch
 
 
@@ -34,21 +34,10 @@ class Held:
         self, tenure: Tenure, member: Membership, hosting: Hosting, lock: threading.RLock, stats: WorkerStats
     ) -> None:
         self.tenure = tenure
-        self.is_idle = False
-        self.idle_s = 0.0
-        """Since when there was nothing new."""
-        self.has_moved = False
-        """Something new was heard of since it was last looked for."""
-        self.is_given_up = False
-        """User code did not come back in time: nobody waits for it any more."""
-        self.saving = 0
-        """Saves that are on their way: whether the shard has ended is known after them."""
         self.nothing: Batch | None = None
         """An empty batch of this shard."""
         self.asked_ns: int | None = None
-        self.shown: str | None = None
-        """What people were last told that holds it up, and when."""
-        self.shown_s = 0.0
+        """When it was to be handed over."""
         self._member = member
         self._lock = lock
         self._stats = stats
@@ -112,7 +101,7 @@ class Held:
         so is nobody's any more, for one that is lost.
         """
         with self._lock:
-            self.saving += 1
+            self.tenure.saving += 1
         try:
             with self._persisting:
                 self._persist()
@@ -122,14 +111,14 @@ class Held:
             raise
         finally:
             with self._lock:
-                self.saving -= 1
+                self.tenure.saving -= 1
 
     def _persist(self) -> None:
         tenure = self.tenure
         with self._lock:
-            checkpoint = tenure.checkpoint
-            if checkpoint < tenure.persisted or is_same(checkpoint, tenure.persisted):
-                return
+            checkpoint = tenure.unsaved
+        if checkpoint is None:
+            return
         if not self.is_mine:
             raise LeaseLost(shard=tenure.shard, epoch=tenure.epoch)
         try:
@@ -137,7 +126,7 @@ class Held:
         except (NotOwner, Fenced) as error:
             raise LeaseLost(shard=tenure.shard, epoch=tenure.epoch) from error
         with self._lock:
-            tenure.persisted = later(tenure.persisted, checkpoint)
+            tenure.saved(checkpoint)
 
     @property
     def is_mine(self) -> bool:

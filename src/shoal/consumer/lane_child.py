@@ -42,8 +42,8 @@ from shoal.consumer.lane_messages import (
 from shoal.consumer.processor import Factory, Processor
 from shoal.consumer.threads import Threads
 from shoal.consumer.user_code import LOOK_NS, Came, Deliver, UserCode, clock_ns
-from shoal.core.delivery import Initialize, Piece, Process, ProcessNothing, ShutDown
 from shoal.core.errors import LeaseLost
+from shoal.core.tasks import Initialize, Piece, Process, ProcessNothing, ShutDown
 from shoal.wire.batch import Batch
 from shoal.wire.crossing import unpack
 from shoal.wire.delivered import Delivered, Marked

@@ -15,7 +15,7 @@ from shoal.consumer.held import Held
 from shoal.consumer.lane_messages import Call, Finished, Handed
 from shoal.consumer.lane_process import LaneProcess
 from shoal.consumer.user_code import Came
-from shoal.core.delivery import Failure, Initialize, Process, ProcessNothing, Reason, SetAside, ShutDown, Task
+from shoal.core.tasks import Failure, Initialize, Process, ProcessNothing, Reason, SetAside, ShutDown, Task
 from shoal.wire.batch import Batch
 from shoal.wire.crossing import Label, pack
 

@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import Any
 
 from shoal.core import errors
-from shoal.core.delivery import Failure, Initialize, ProcessNothing, ShutDown
 from shoal.core.errors import ShoalError
+from shoal.core.tasks import Failure, Initialize, ProcessNothing, ShutDown
 from shoal.wire.crossing import Label
 
 # --- To the process of a lane. -----------------------------------------------------------------------

@@ -318,7 +318,7 @@ class LeasedMembership(Member):
             try:
                 self._service.groups.record(self.group_id, notes)
             except StoreError as error:
-                _log.warning("history of %s: %s", self.group, error)
+                self._complaints.warn("history", "history of %s: %s", self.group, error)
 
     def _settle(self, consumer: LeasedConsumer, tried: Tried, shards: Sequence[Shard]) -> Told:
         row = tried.change.row
@@ -354,7 +354,7 @@ class LeasedMembership(Member):
                 self._end(self._gone() if isinstance(error, NotFound) else error)
             except ShoalError as error:
                 # The table may be away. What is held is not acted on past its deadline.
-                _log.warning("%s of %s: %s", self.name, self.group, error)
+                self._complaints.warn(type(error).__name__, "%s of %s: %s", self.name, self.group, error)
                 self._stop.wait(_RETRY_S)
             except Exception as error:  # noqa: BLE001 - a thread's top: drivers, and tables of users, raise what they like
                 unforeseen += 1

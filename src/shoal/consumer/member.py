@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Final, Self
 
+from shoal.complaints import Complaints
 from shoal.consumer.membership import Listener
 from shoal.core.checking import is_number, is_whole
 from shoal.core.checkpoint import check_end, last_positions
@@ -39,6 +40,7 @@ class Member(ABC):
         self._service = service
         self._listener = listener
         self._void = False
+        self._complaints = Complaints(_log)
         self._begin()
 
     def _begin(self) -> None:

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from shoal.core.delivery import Reason
 from shoal.core.errors import InvalidInput
+from shoal.core.tasks import Reason
 from shoal.wire.batch import Batch
 
 if TYPE_CHECKING:

@@ -34,10 +34,17 @@ class Checkpoint(int):
     beyond: tuple[Marks, ...]
 
     def __new__(cls, offset: int, beyond: Sequence[Marks] = ()) -> Self:
-        """Marks that lie behind by now say nothing any more; of more sets than are kept, the oldest go."""
+        """Marks that lie behind by now say nothing any more; of more sets than are kept, the oldest go.
+
+        Sets for the same number of lanes are one: a lane is done up to the furthest that any of them says.
+        """
         made = super().__new__(cls, offset)
-        ahead = [tuple(marks) for marks in beyond if max(marks, default=0) > offset]
-        made.beyond = tuple(ahead[-MARKS_KEPT:])
+        ahead: dict[int, Marks] = {}
+        for marks in beyond:
+            if max(marks, default=0) > offset:
+                known = ahead.pop(len(marks), tuple(marks))
+                ahead[len(marks)] = tuple(map(max, known, marks))
+        made.beyond = tuple(ahead.values())[-MARKS_KEPT:]
         return made
 
     def text(self) -> str | None:

@@ -14,232 +14,30 @@ and has not declared done; after a loss nothing is saved; after a release nothin
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import deque
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from itertools import islice
+from collections.abc import Sequence
 
-from shoal.core.checkpoint import Checkpoint, beyond
+from shoal.core.checkpoint import Checkpoint, beyond, is_same, later
 from shoal.core.errors import CheckpointMisuse, LeaseLost
+from shoal.core.lane import Lane, left_of, narrowed
 from shoal.core.model import ShardId
-from shoal.core.retry import NO_STREAK, FailureRules, Policy, Streak, is_outage
-
-
-class Phase(StrEnum):
-    """Where a shard is, in its worker."""
-
-    WAITING = "waiting"
-    """A parent is still being finished here."""
-    INITIALIZING = "initializing"
-    PROCESSING = "processing"
-    STOPPING = "stopping"
-    """Nothing more is handed out; `shutdown` is due, or runs."""
-    STOP_COMPLETED = "stop_completed"
-
-
-class Reason(StrEnum):
-    """Why a shard leaves its processor, which decides what that may still save."""
-
-    ENDED = "ended"
-    """Consumed to its end: the end is saved, by the user or for the user."""
-    MOVED = "moved"
-    """Another consumer gets it: what is done may be saved."""
-    STOPPED = "stopped"
-    """The worker stops: what is done may be saved."""
-    LOST = "lost"
-    """It is not ours any more: nothing can be saved."""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Records that are handed to user code together, by their offsets."""
-
-    offsets: Sequence[int]
-    bytes: int = 0
-    source: object = None
-    """Where the shell finds the records; not looked at here."""
-    due_ms: int = 0
-    """Not to be handed out before: it was set aside, and waits for its next attempt."""
-
-    @property
-    def first(self) -> int:
-        return self.offsets[0]
-
-    @property
-    def next(self) -> int:
-        """The offset after the last."""
-        return self.offsets[-1] + 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """How user code failed."""
-
-    kind: str
-    """The name of the error's class."""
-    text: str
-    reached: int | None = None
-    """The offset of the record that it was given last, if it took them one by one."""
-    is_outage: bool = False
-    """The error itself says that it is not the record's fault."""
-
-
-# --- What is to be done. -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Initialize:
-    lane: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
-    lane: int
-    piece: Piece
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessNothing:
-    """There is nothing new, and the processor wants to know."""
-
-    lane: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShutDown:
-    lane: int
-    reason: Reason
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetAside:
-    """Put a record into the group's retry or dead stream, and say so when it is durable there."""
-
-    lane: int
-    offset: int
-    failure: Failure
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
-    """Let go of the shard, with this checkpoint; None: it is not ours, and there is nothing to let go of."""
-
-    checkpoint: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopWorker:
-    """The policy says so."""
-
-    failure: Failure
-
-
-Task = Initialize | Process | ProcessNothing | ShutDown | SetAside
-"""What runs apart, one for a lane at a time; each is answered by `returned` or `raised`."""
-Action = Task | Release | StopWorker
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fetch:
-    """Records to be fetched: all that come, or what one lane wants once more."""
-
-    offset: int
-    until: int | None = None
-    lane: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blocked:
-    """Why a lane stands still."""
-
-    failure: Failure
-    attempts: int
-
-
-@dataclass(slots=True)
-class Lane:
-    """One processor and what waits for it. Writer: the machine."""
-
-    number: int
-    done: int
-    """Declared done: all of the lane's records below."""
-    handed: int
-    """Given to user code: all of the lane's records below."""
-    finished: int = 0
-    """`process` came back from all of the lane's records below, or they were set aside."""
-    queue: deque[Piece] = field(default_factory=deque)
-    """Changed by the methods below alone."""
-    queued_bytes: int = 0
-    """Of the queue; counted along, as it may hold very many small pieces."""
-    missing: tuple[int, int] | None = None
-    """From where, and until where, its records are to be fetched once more, before all that is queued."""
-    task: Task | None = None
-    began_ms: int = 0
-    aside: SetAside | None = None
-    """What is to be set aside before anything else."""
-    is_ready: bool = False
-    is_shut: bool = False
-    attempts: int = 0
-    """Failed, of what is at the head."""
-    due_ms: int | None = None
-    failure: Failure | None = None
-    streak: Streak = NO_STREAK
-
-    said: int = 0
-    """Declared done since the task began. Who went back may have declared more before, and wants it again."""
-    is_told_stuck: bool = False
-    """That its task takes too long has been said."""
-    set_aside: set[int] = field(default_factory=set)
-    """Offsets not declared done that are durable elsewhere: they come again only to who asks to go back."""
-
-    def put(self, pieces: Iterable[Piece]) -> None:
-        """Behind all that is queued."""
-        for piece in pieces:
-            self.queue.append(piece)
-            self.queued_bytes += piece.bytes
-
-    def take(self) -> Piece:
-        """What is at the head goes."""
-        piece = self.queue.popleft()
-        self.queued_bytes -= piece.bytes
-        return piece
-
-    def put_first(self, pieces: Sequence[Piece]) -> None:
-        """Before all that is queued."""
-        self.queue.extendleft(reversed(pieces))
-        self.queued_bytes += sum(piece.bytes for piece in pieces)
-
-    @property
-    def has_unsaved(self) -> bool:
-        """`process` came back from records that it has not declared done, and may still hold on to."""
-        return self.done < self.finished
-
-    def without_set_aside(self, pieces: Iterable[Piece]) -> list[Piece]:
-        """What of them is still to be handed out."""
-        if not self.set_aside:
-            return list(pieces)
-        return [left for piece in pieces if (left := _without(piece, self.set_aside)) is not None]
-
-    def pass_set_aside(self) -> None:
-        """What was set aside right behind all that is declared done is done too."""
-        if not self.set_aside or self.has_unsaved or self.missing is not None:
-            return
-        before = self.queue[0].first if self.queue else self.handed
-        self.done = max([self.done, *(offset + 1 for offset in self.set_aside if offset < before)])
-        self.finished = max(self.finished, self.done)
-        self.set_aside = {offset for offset in self.set_aside if offset >= self.done}
-
-    @property
-    def owes_from(self) -> int | None:
-        """Below this all of its records are done; None: all that came for it is."""
-        if self.done < self.handed or self.missing is not None:
-            return self.done
-        # At the head is what runs now; it may be declared done already.
-        left = (piece for piece in islice(self.queue, 2) if piece.next > self.done)
-        return next((max(self.done, piece.first) for piece in left), None)
+from shoal.core.retry import NO_STREAK, FailureRules, Policy, is_outage
+from shoal.core.tasks import (
+    Action,
+    Blocked,
+    Failure,
+    Fetch,
+    Initialize,
+    Phase,
+    Piece,
+    Process,
+    ProcessNothing,
+    Reason,
+    Release,
+    SetAside,
+    ShutDown,
+    StopWorker,
+    Task,
+)
 
 
 class Tenure:
@@ -269,6 +67,19 @@ class Tenure:
         """The checkpoint that the store has."""
         self.is_fetching = False
         self.fetch_due_ms: int | None = None
+        self.is_idle = False
+        """There was nothing new, and nothing has been heard of since."""
+        self.idle_ms = 0
+        """Since when, or since user code was last told so."""
+        self.is_given_up = False
+        """User code did not come back in time: nobody waits for it any more."""
+        self.saving = 0
+        """Saves that are on their way: whether the shard has ended is known after them."""
+        self.shown: str | None = None
+        """What people were last told that holds it up, and when."""
+        self.shown_ms = 0
+        self._has_moved = False
+        """Something new was heard of since it was last looked for."""
         self._rules = rules
         self._limit = limit
         self._is_end_refused = False
@@ -312,7 +123,7 @@ class Tenure:
         for lane in self.lanes:
             if lane.missing is not None:
                 return Fetch(offset=lane.missing[0], until=lane.missing[1], lane=lane.number)
-        if self.end is not None or (self._limit is not None and self.fetched >= self._limit):
+        if self.end is not None or (self._limit is not None and self.fetched >= self._limit) or self.is_idle:
             return None
         return Fetch(offset=self.fetched, until=self._limit)
 
@@ -337,6 +148,18 @@ class Tenure:
         """No parent is being finished here any more."""
         if self.phase is Phase.WAITING:
             self.phase = Phase.INITIALIZING
+
+    def fetching(self) -> None:
+        """What is wanted is being fetched."""
+        self.is_fetching, self._has_moved = True, False
+
+    def came_to_tail(self, now_ms: int) -> None:
+        """There is nothing more. What came between the read and the waiting has been told of already."""
+        self.is_idle, self.idle_ms = not self._has_moved, now_ms
+
+    def moved(self) -> None:
+        """There is something new."""
+        self.is_idle, self._has_moved = False, True
 
     def got(self, pieces: Sequence[Sequence[Piece]], next_offset: int, *, is_end: bool) -> None:
         """Records came, for each lane its pieces. What comes after a stop is of no use any more."""
@@ -431,7 +254,7 @@ class Tenure:
                     return []  # The store knows that it is over.
                 self._is_end_refused = True
             case Process():
-                left = _left(lane.queue[0], lane.said)
+                left = left_of(lane.queue[0], lane.said)
                 if left is None:
                     # It failed after it had declared everything done: nothing is to be tried again.
                     lane.finished = lane.take().next
@@ -484,6 +307,17 @@ class Tenure:
         lane.pass_set_aside()
         return lane.done
 
+    @property
+    def unsaved(self) -> int | None:
+        """The checkpoint, if the store has not got it."""
+        checkpoint = self.checkpoint
+        is_known = checkpoint < self.persisted or is_same(checkpoint, self.persisted)
+        return None if is_known else checkpoint
+
+    def saved(self, checkpoint: int) -> None:
+        """The store has it."""
+        self.persisted = later(self.persisted, checkpoint)
+
     def ask(self, reason: Reason) -> None:
         """Hand over, or stop: what runs may finish, and nothing new begins."""
         self._asked = self._asked or reason
@@ -506,7 +340,7 @@ class Tenure:
         """Let go while user code still runs: it has been waited for long enough. It can save nothing more."""
         assert self.phase is not Phase.STOP_COMPLETED, "there is nothing left to give up"
         released = Release(checkpoint=self.checkpoint)
-        self.reason, self.phase = Reason.LOST, Phase.STOPPING
+        self.reason, self.phase, self.is_given_up = Reason.LOST, Phase.STOPPING, True
         return released
 
     def stuck(self, now_ms: int, timeout_ms: int) -> list[Lane]:
@@ -578,6 +412,9 @@ class Tenure:
                 if piece.due_ms > now_ms:
                     lane.due_ms = piece.due_ms
                     return None
+                if lane.done >= lane.handed:
+                    # Nothing of the lane lies before it: the checkpoint must not fall back to where it was.
+                    lane.done = max(lane.done, piece.first)
                 lane.handed = max(lane.handed, piece.next)
                 return Process(lane=lane.number, piece=piece, attempt=lane.attempts + 1)
             case Phase.STOPPING if lane.is_ready and not lane.is_shut:
@@ -630,7 +467,7 @@ class Tenure:
             return False
         if len(piece.offsets) > 1:
             lane.take()
-            lane.put_first(_narrowed(piece, failure.reached))
+            lane.put_first(narrowed(piece, failure.reached))
             return True
         lane.streak = lane.streak.failed(failure.kind)
         if is_outage(self._rules, lane.streak, is_said=False):
@@ -648,31 +485,3 @@ class Tenure:
             lane.is_ready = lane.is_shut = False
             lane.set_aside.clear()
             lane.handed = lane.done = lane.finished = max(lane.done, self.fetched)
-
-
-def _left(piece: Piece, done: int) -> Piece | None:
-    """What is not yet declared done of a piece."""
-    offsets = piece.offsets[bisect_left(piece.offsets, done) :]
-    return replace(piece, offsets=offsets, bytes=_share(piece, offsets)) if offsets else None
-
-
-def _without(piece: Piece, gone: Collection[int]) -> Piece | None:
-    """What is left of a piece without these."""
-    offsets = [offset for offset in piece.offsets if offset not in gone]
-    return replace(piece, offsets=offsets, bytes=_share(piece, offsets)) if offsets else None
-
-
-def _narrowed(piece: Piece, reached: int | None) -> list[Piece]:
-    """The same records in smaller pieces: what came before the one that failed, it alone, and the rest."""
-    offsets = piece.offsets
-    at = len(offsets) if reached is None else bisect_left(offsets, reached)
-    if at == len(offsets):
-        middle = len(offsets) // 2
-        parts = [offsets[:middle], offsets[middle:]]
-    else:
-        parts = [offsets[:at], offsets[at : at + 1], offsets[at + 1 :]]
-    return [replace(piece, offsets=part, bytes=_share(piece, part)) for part in parts if part]
-
-
-def _share(piece: Piece, part: Sequence[int]) -> int:
-    return piece.bytes * len(part) // len(piece.offsets)

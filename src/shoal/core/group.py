@@ -115,7 +115,8 @@ class Member:
     assigned: int = 0
     """The group's version at which its assignment last changed."""
     held: int = 0
-    """A digest of the shards that its last heartbeat reported: an equal report needs no second look."""
+    """A digest of the shards that its last heartbeat reported, and 0 if the group knew others to be with it:
+    an equal report needs no second look."""
 
     @property
     def is_watched(self) -> bool:

@@ -12,9 +12,11 @@ what its children know of it (see `succession`), the steps are in this order:
 3. parents first, each row gets a new epoch: whoever holds it is fenced, whoever looked before is refused, and
    what was made is let go of.
 
-A plan is made from one look at the rows, and carried out up to the first step that is refused; then the rows
-are looked at anew. It is over when a look finds nothing to do. If the one who resets dies in between, what is
-not made yet is as if it had not been asked for, and the same reset can be asked for again.
+A plan is made from one look, at the rows first and then at the stream, so that every row's shard is known:
+the children of one that was split meanwhile may be all that is left of it. It is carried out up to the first
+step that is refused; then everything is looked at anew. It is over when a look finds nothing to do. If the
+one who resets dies in between, what is not made yet is as if it had not been asked for, and the same reset
+can be asked for again.
 
 Invariant: when it is over, every row was changed after the last one was made, parents first. So whoever
 thinks of an older state is refused, and nobody can take a row afterwards who does not know that it waits.
@@ -42,13 +44,14 @@ class Resetting:
         *,
         group: str,
         settings: GroupSettings,
-        shards: Sequence[Shard],
         positions: Mapping[ShardId, int],
         starts: Mapping[ShardId, int],
     ) -> None:
         """`holder`: a name that nobody else has, now or ever. `starts`: where the group began in shards that
         were there; others begin at 0."""
-        self._settings, self._shards, self._positions, self._starts = settings, shards, positions, starts
+        self._settings, self._positions, self._starts = settings, positions, starts
+        self._shards: Sequence[Shard] = ()
+        """The stream's, as of the last look."""
         self._nobody = InstanceRow(
             group=group,
             name="hub",
@@ -56,22 +59,18 @@ class Resetting:
             timeout_ms=settings.timeout_ms,
             interval_ms=default_interval_ms(settings.timeout_ms),
         )
-        self._family = lineage_of(shards, positions)
         self._reset: set[ShardId] = set()
         self._read: set[ShardId] = set()
-
-    @property
-    def numbers_max(self) -> int:
-        """How many numbers a plan may use."""
-        return 2 * len(self._shards)
 
     @property
     def had_been_read(self) -> list[ShardId]:
         """Of an in-order group: descendants of which something had been consumed."""
         return sorted(self._read)
 
-    def plan(self, rows: Sequence[LeaseRow], numbers: Iterable[int]) -> list[Change]:
-        """What is to be done next, in this order; nothing: it is done. Draw the numbers after the look."""
+    def plan(self, rows: Sequence[LeaseRow], shards: Sequence[Shard], numbers: Iterable[int]) -> list[Change]:
+        """What is to be done next, in this order; nothing: it is done. Draw the numbers after the look, and
+        `numbers_max` of them."""
+        self._shards = shards
         fresh = iter(numbers)
         by_shard = {row.shard: row for row in rows}
         unborn = self._unborn(by_shard)
@@ -161,8 +160,8 @@ class Resetting:
     def _resets(
         self, rows: Mapping[ShardId, LeaseRow], needed: set[ShardId], numbers: Iterator[int]
     ) -> Iterator[Change]:
-        concerned = needed | self._family if self._settings.in_order else needed
-        for shard in sorted(concerned - self._reset):
+        family = lineage_of(self._shards, self._positions) if self._settings.in_order else set()
+        for shard in sorted((needed | family) - self._reset):
             row = rows.get(shard)
             if row is not None:
                 offset = self._positions.get(shard, row.checkpoint)
@@ -170,6 +169,11 @@ class Resetting:
                 if row.consumer_owner == self._nobody.incarnation:
                     after = without_owner(after, None)
                 yield Change(kind=ChangeKind.REWIND, old=row, new=after)
+
+
+def numbers_max(shards: Sequence[Shard]) -> int:
+    """How many numbers a plan may use."""
+    return 2 * len(shards)
 
 
 def _links(rows: Sequence[LeaseRow], born: Mapping[ShardId, int]) -> Iterator[Change]:

@@ -96,9 +96,14 @@ class LeasedConsumer:
         self._tried: Change | None = None
         self._is_back = False
         self._number = 0
+        self._counted = 0
+        """The highest counter that it ever stated, whether or not that came in: none is stated twice. If the
+        table forgets one, and it came again, whoever had seen it before would take it for standing still."""
         self._held: dict[ShardId, Held] = {}
         self._lettings: dict[ShardId, Letting] = {}
         self._marks: Marks = {}
+        self._marked = 0
+        """At which number the table had last been found to have forgotten, when the marks were made."""
         self._seen = 0
         self._distrusted = 0
         """Epochs up to this one may have been given twice, by a table that forgot: they are let go of."""
@@ -174,10 +179,11 @@ class LeasedConsumer:
         ]
 
     def _beaten(self, row: InstanceRow, *, timeout_ms: int, interval_ms: int, is_taking: bool) -> Change:
+        self._counted = max(self._counted, row.counter) + 1
         new = replace(
             row,
             revision=row.revision + 1,
-            counter=row.counter + 1,
+            counter=self._counted,
             timeout_ms=timeout_ms,
             interval_ms=interval_ms,
             stood_ms=0,
@@ -222,13 +228,20 @@ class LeasedConsumer:
             return ()
         self._forget_former(view)
         me = replace(self.me, former=self._former, is_taking=self.me.is_taking and not is_parting)
-        taker = Taker(
-            me=me, settings=self.settings, seen=self._seen, marks=self._marks, is_parting=is_parting
-        )
+        is_whole = self._remembers_all(view.sequence)
+        marks = self._marks if is_whole else {}
+        taker = Taker(me=me, settings=self.settings, seen=self._seen, marks=marks, is_parting=is_parting)
         looked = look(taker, view, now_ms=now_ms, watch_ms=watch_ms)
-        self._marks = looked.marks
+        # Rows are read before the sequence: those of the look that finds it out may be from before it forgot.
+        self._marks = looked.marks if is_whole else {}
+        self._marked = view.sequence.distrusted
         self._see(view.sequence, *view.rows)
         return looked.changes
+
+    def _remembers_all(self, sequence: SequenceRow) -> bool:
+        """Whether the table has forgotten nothing since the marks were made. What it forgot may come again,
+        the same in value, and would be taken for standing still since it was first seen."""
+        return sequence.number >= self._seen and sequence.distrusted == self._marked
 
     def _is_known(self, view: View) -> bool:
         """Who has no row was expired, or its group was deleted: rows that are gone with it must not be made

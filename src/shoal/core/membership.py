@@ -49,6 +49,16 @@ def digest(held: Held) -> int:
     return xxhash.xxh3_64_intdigest(text.encode()) - 2**63
 
 
+def remembered(held: Held, claims: Iterable[Claim]) -> int:
+    """What is kept of a report that was looked at: its digest, if the group knows the same to be with it.
+
+    Otherwise nothing is, and the next report is answered in full as well. A release that was heard of, and
+    that a store forgot before its sender saw anything newer, is sent again only if the sender is told.
+    """
+    known = {claim.shard: claim.owner_epoch for claim in claims}
+    return digest(held) if dict(held) == known else 0
+
+
 def beaten(settings: GroupSettings, member: Member | None, beat: Beat) -> Member:
     """The member's row after a heartbeat, or why it does not count."""
     if member is None or member.status is MemberStatus.GONE:

@@ -1,8 +1,10 @@
 """Concurrent requests share one commit: appends, or heartbeats and checkpoints.
 
-One thread commits, and only while there is something to commit. While a commit is being synced, the next
-group gathers by itself. Callers only wait, so that one who is interrupted leaves nothing half done: what it
-had handed in is committed all the same.
+One commit runs at a time. While it is being synced, the next group gathers by itself. A caller whom nothing
+can interrupt, such as a producer's sending thread, commits by itself if nobody does: to wake another thread
+and to be woken takes about as long as the commit. The main thread only waits, so that Ctrl-C leaves nothing
+half done: what it had handed in is committed all the same, by a thread that is there while there is something
+to commit.
 """
 
 from __future__ import annotations
@@ -45,6 +47,8 @@ class Committer(Generic[Request, Answer]):
         """See Renewed."""
         self._changed = threading.Condition()
         self._waiting: deque[_Ticket[Request, Answer]] = deque()
+        self._is_busy = False
+        """Someone commits."""
         self._thread: threading.Thread | None = None
 
     def commit(self, requests: Sequence[Request]) -> list[Answer]:
@@ -52,33 +56,64 @@ class Committer(Generic[Request, Answer]):
         ticket: _Ticket[Request, Answer] = _Ticket(requests, sum(map(self._size, requests)))
         with self._changed:
             self._waiting.append(ticket)
-            self._changed.notify()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="shoal-committer", daemon=True)
-                self._thread.start()
-            thread = self._thread
+            leads = not self._is_busy and self._may_lead()
+            if leads:
+                self._is_busy = True
+            thread = None if leads else self._wake()
+        if leads:
+            self._lead(ticket)
         # The store bounds how long a commit takes; this only sees that there is someone left to make it.
         while not ticket.settled.wait(_ALIVE_S):
-            if not thread.is_alive() and not ticket.settled.is_set():
+            if thread is not None and not thread.is_alive() and not ticket.settled.is_set():
                 raise StoreUnavailable("the committing thread ended")
         if ticket.error is not None:
             raise ticket.error
         return ticket.answers
 
+    def _may_lead(self) -> bool:
+        return not self._gather_s and threading.current_thread() is not threading.main_thread()
+
+    def _wake(self) -> threading.Thread:
+        """Under the lock: see that the committing thread takes what waits."""
+        self._changed.notify()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="shoal-committer", daemon=True)
+            self._thread.start()
+        return self._thread
+
+    def _lead(self, ticket: _Ticket[Request, Answer]) -> None:
+        """Commit until the ticket is settled; what has come meanwhile is for the thread."""
+        try:
+            while not ticket.settled.is_set():
+                with self._changed:
+                    group = self._gather()
+                self._settle(group)
+        finally:
+            with self._changed:
+                self._is_busy = False
+                if self._waiting:
+                    self._wake()
+
     def _run(self) -> None:
         last = 1
         while True:
             with self._changed:
-                if not self._waiting and not self._changed.wait(_IDLE_S) and not self._waiting:
+                if not self._changed.wait_for(lambda: self._waiting and not self._is_busy, _IDLE_S):
+                    if self._is_busy:
+                        continue
                     self._thread = None
                     return
                 if self._gather_s and 0 < len(self._waiting) < last:
                     # Or the first to come back gets a commit of its own, and the others wait for it.
                     self._changed.wait_for(lambda: len(self._waiting) >= last, self._gather_s)  # noqa: B023
                 group = self._gather()
-            if group:
+                self._is_busy = True
+            try:
                 last = len(group)
                 self._settle(group)
+            finally:
+                with self._changed:
+                    self._is_busy = False
 
     def _settle(self, group: list[_Ticket[Request, Answer]]) -> None:
         """One commit for the group, and an answer or an error for each."""

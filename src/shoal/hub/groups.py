@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
+from shoal.complaints import Complaints
 from shoal.core.balance import STRATEGIES, Strategy
 from shoal.core.checkpoint import Save
 from shoal.core.claims import born
@@ -417,6 +418,7 @@ class _Watch:
     def __init__(self, store: Store, step_group: Callable[[int, Event], Stepped]) -> None:
         self._store = store
         self._step = step_group
+        self._complaints = Complaints(_log)
         self.renew()
         renew_in_child(self)
 
@@ -469,7 +471,7 @@ class _Watch:
                 except ShoalError as error:
                     # The store may be away. What was not watched counts for nothing: begin anew.
                     one.members, one.timers = (), None
-                    _log.warning("watching group %s: %s", group_id, error)
+                    self._complaints.warn(group_id, "watching group %s: %s", group_id, error)
                 except Exception:  # noqa: BLE001 - a thread's top: watching must not end with one fault
                     one.members, one.timers = (), None
                     _log.exception("watching group %s failed", group_id)

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Final
 
+from shoal.complaints import Complaints
 from shoal.core.errors import HubClosed, ShoalError
 
 _log: Final = logging.getLogger("shoal.hub.keeper")
@@ -19,6 +20,7 @@ class Keeper:
     def __init__(self, work: Callable[[], object], interval_s: float) -> None:
         self._work = weakref.WeakMethod(work)
         self._interval_s = interval_s
+        self._complaints = Complaints(_log)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shoal-keeper", daemon=True)
         self._thread.start()
@@ -40,7 +42,7 @@ class Keeper:
                 return
             except ShoalError as error:
                 # The store may be away; the next round comes anyway, and nothing is lost by being late.
-                _log.warning("housekeeping: %s", error)
+                self._complaints.warn(type(error).__name__, "housekeeping: %s", error)
             except Exception:  # noqa: BLE001 - a thread's top: retention must not end with one fault
                 _log.exception("housekeeping failed")
             finally:

@@ -14,7 +14,7 @@ from shoal.core.checkpoint import Save
 from shoal.core.errors import GroupInUse, StoreBusy, StoreUnavailable
 from shoal.core.group import Group, GroupSettings, check_lease_store
 from shoal.core.lease import Change, ChangeKind, Row, check_epoch, saved
-from shoal.core.lease_reset import Resetting
+from shoal.core.lease_reset import Resetting, numbers_max
 from shoal.core.lease_view import as_group, noted
 from shoal.core.leasing import Outcome
 from shoal.core.limits import STEP_TRIES_MAX
@@ -81,13 +81,13 @@ class LeasedGroups:
             holder,
             group=key,
             settings=group.settings,
-            shards=stream.shards,
             positions=positions,
             starts=leased.starts,
         )
         for _ in range(STEP_TRIES_MAX):
             rows = table.list(key)
-            changes = resetting.plan(rows, draw(table, key, resetting.numbers_max))
+            stream = self._store.refresh_stream(stream)
+            changes = resetting.plan(rows, stream.shards, draw(table, key, numbers_max(stream.shards)))
             done = list(takewhile(partial(_is_done, table), changes))
             for change in done:
                 resetting.settle(change)

@@ -217,6 +217,7 @@ class LocalHub:
             chunks=chunks,
             layout=layout,
             end_of_shard=is_end_of_shard(fetched.shard, fetched.end),
+            tail=fetched.shard.next_offset,
         )
 
     def follow(self, moved: Callable[[Place], None]) -> Following:

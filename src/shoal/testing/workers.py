@@ -59,6 +59,12 @@ class Worker:
         self._listener.start()
 
     @property
+    def pid(self) -> int:
+        """Of the process."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
     def is_alive(self) -> bool:
         """Whether the process still runs."""
         return self._process.is_alive()
@@ -84,8 +90,7 @@ class Worker:
 
     def send_signal(self, number: signal.Signals) -> None:
         """SIGTERM, SIGSTOP, or another."""
-        assert self._process.pid is not None
-        os.kill(self._process.pid, number)
+        os.kill(self.pid, number)
 
     def kill(self) -> None:
         """End it with SIGKILL. It must still be running: a worker that ended by itself is a failure."""

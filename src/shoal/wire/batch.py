@@ -32,6 +32,7 @@ class Batch:
         "next_offset",
         "shard",
         "stream",
+        "tail",
     )
 
     def __init__(
@@ -44,6 +45,7 @@ class Batch:
         layout: Layout,
         end_of_shard: bool,
         offsets: Sequence[int] | None = None,
+        tail: int | None = None,
     ) -> None:
         self.stream = stream
         self.shard = shard
@@ -56,6 +58,8 @@ class Batch:
         self.next_offset: int = self._offsets[-1] + 1 if self._offsets else first_offset
         self.end_of_shard = end_of_shard
         """True if the shard is closed and nothing comes after this batch."""
+        self.tail = self.next_offset if tail is None else tail
+        """The offset that the shard's next record was going to get when this was read."""
         self._chunks = chunks
         self._layout = layout
         self._arrow: pa.RecordBatch | None = None
@@ -108,7 +112,31 @@ class Batch:
         """Some of its records, which are in it, in order. It says nothing about the end of the shard."""
         return Batch(**self._part(offsets))
 
+    def after(self) -> Batch:
+        """No records, at the place where the next one would be."""
+        return Batch(
+            stream=self.stream,
+            shard=self.shard,
+            first_offset=self.next_offset,
+            chunks=(),
+            layout=self._layout,
+            end_of_shard=False,
+            tail=self.tail,
+        )
+
     def _part(self, offsets: Sequence[int]) -> dict[str, Any]:
+        return {
+            "stream": self.stream,
+            "shard": self.shard,
+            "first_offset": offsets[0] if offsets else self.first_offset,
+            "chunks": self._chunks if offsets == self._offsets else self._chunks_of(offsets),
+            "layout": self._layout,
+            "end_of_shard": False,
+            "offsets": offsets,
+            "tail": self.tail,
+        }
+
+    def _chunks_of(self, offsets: Sequence[int]) -> Sequence[pa.RecordBatch]:
         chunks = []
         place = 0
         for chunk in self._chunks:
@@ -116,15 +144,7 @@ class Batch:
             low, high = bisect_left(offsets, mine[0]), bisect_left(offsets, mine[-1] + 1)
             chunks.append(_taken(chunk, mine, offsets[low:high]))
             place += chunk.num_rows
-        return {
-            "stream": self.stream,
-            "shard": self.shard,
-            "first_offset": offsets[0] if offsets else self.first_offset,
-            "chunks": [chunk for chunk in chunks if chunk.num_rows],
-            "layout": self._layout,
-            "end_of_shard": False,
-            "offsets": offsets,
-        }
+        return [chunk for chunk in chunks if chunk.num_rows]
 
     def to_arrow(self) -> pa.RecordBatch:
         """All records as one record batch: offset, timestamp, key, headers, then value or typed columns."""
@@ -183,7 +203,7 @@ def _empty(schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _milliseconds(chunk: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
-    micros: np.ndarray[Any, np.dtype[np.int64]] = chunk.column("timestamp").cast(pa.int64()).to_numpy()
+    micros: np.ndarray[Any, np.dtype[np.int64]] = chunk.column("timestamp").view(pa.int64()).to_numpy()
     return micros // 1000
 
 

@@ -6,6 +6,8 @@ Invariant: no record is given out by iteration after the deadline has passed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from itertools import chain, repeat, takewhile
+from operator import itemgetter, length_hint
 from typing import Final
 
 from shoal.wire.batch import Batch
@@ -18,35 +20,51 @@ Guard = Callable[[], int]
 class Delivered(Batch):
     """See Batch. For one call of `process`."""
 
-    __slots__ = ("_clock_ns", "_guard", "is_through", "reached")
+    __slots__ = ("_clock_ns", "_guard", "_left", "is_through")
 
     @classmethod
     def of(cls, batch: Batch, offsets: Sequence[int], guard: Guard, clock_ns: Callable[[], int]) -> Delivered:
         """Those records of a batch."""
         made = cls(**batch._part(offsets))
         made._guard, made._clock_ns = guard, clock_ns
-        made.reached = None
+        made._left = None
         made.is_through = False
         made.end_of_shard = batch.end_of_shard and bool(offsets) and offsets[-1] + 1 == batch.next_offset
         return made
 
     _guard: Guard
     _clock_ns: Callable[[], int]
-    reached: int | None
-    """The offset of the record that was given out last by iteration."""
+    _left: Iterator[int] | None
+    """The offsets that the loop has not come to."""
     is_through: bool
     """Iteration came to its end."""
 
     def __iter__(self) -> Iterator[Record]:
-        clock_ns = self._clock_ns
-        until_ns = self._guard()
         self.is_through = False  # Whoever loops a second time is in its midst again.
-        for record in super().__iter__():
-            if clock_ns() >= until_ns:
-                until_ns = self._guard()
-            self.reached = record.offset
-            yield record
+        self._left = iter(self._offsets)
+        return chain.from_iterable(self._stretches(super().__iter__(), self._left))
+
+    def _stretches(self, records: Iterator[Record], left: Iterator[int]) -> Iterator[Iterator[Record]]:
+        """Records until the lease is to be looked at anew, again and again.
+
+        The clock is asked before each record, and no record is taken once it says no; all without a step of
+        Python between two records, which would take longer than making them.
+        """
+        while True:
+            until_ns = self._guard()
+            times = takewhile(until_ns.__gt__, iter(self._clock_ns, None))
+            yield map(_RECORD, zip(times, records, left, strict=False))
+            if not length_hint(left):
+                break
         self.is_through = True
+
+    @property
+    def reached(self) -> int | None:
+        """The offset of the record that was given out last by iteration."""
+        if self._left is None:
+            return None
+        given = len(self._offsets) - length_hint(self._left)
+        return self._offsets[given - 1] if given else None
 
     @property
     def declared(self) -> int:
@@ -82,11 +100,16 @@ class Marked(Delivered):
         return made
 
     def __iter__(self) -> Iterator[Record]:
-        mark = self._mark
-        for record in super().__iter__():
-            mark[0] = record.offset
-            yield record
-        mark[0] = NOWHERE
+        marked = map(self._mark.__setitem__, repeat(0), self._offsets)
+        # A record is taken first, and marked before it is given out; no step of Python here either.
+        return chain(map(_FIRST, zip(super().__iter__(), marked, strict=False)), self._unmarked())
+
+    def _unmarked(self) -> Iterator[Record]:
+        """Nothing more; it is run when the loop has come to its end."""
+        self._mark[0] = NOWHERE
+        yield from ()
 
 
 NOWHERE: Final = -1
+_FIRST: Final[Callable[[tuple[Record, None]], Record]] = itemgetter(0)
+_RECORD: Final[Callable[[tuple[int, Record, int]], Record]] = itemgetter(1)

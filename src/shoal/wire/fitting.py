@@ -59,7 +59,7 @@ def fit_records(
     headers: Sequence[Mapping[str, bytes] | None] | None,
 ) -> pa.RecordBatch:
     """Records that were checked one by one (see `check_value`) as a batch in the stored layout."""
-    stamps = pa.array(np.asarray(timestamps_ms, dtype=np.int64) * 1000).cast(TIMESTAMP.type)
+    stamps = pa.array(np.asarray(timestamps_ms, dtype=np.int64) * 1000).view(TIMESTAMP.type)
     columns = [stamps, pa.array(keys, KEY.type)]
     if headers is not None:
         columns.append(pa.array([list(h.items()) if h else None for h in headers], HEADERS.type))

@@ -82,19 +82,24 @@ class Layout:
         if xxhash.xxh3_64_digest(message) != payload[-_DIGEST:]:
             raise StoreCorrupt(f"a stored batch (layout {number}) has changed since it was written")
         try:
-            # As a stream, since only that takes a memory pool.
-            source = pa.PythonFile(_Joined(self._prefix[number], message), "r")
+            # As a stream, since only that takes a memory pool. To copy a small one is quicker than not to.
+            parts = (memoryview(self._prefix[number]), message)
+            is_small = len(message) <= _SMALL
+            source = pa.BufferReader(b"".join(parts)) if is_small else pa.PythonFile(_Joined(*parts), "r")
             with pa.ipc.open_stream(source, options=_READ, memory_pool=MEMORY) as reader:
                 return reader.read_next_batch()
         except (KeyError, pa.ArrowException, OSError, EOFError, ValueError) as error:
             raise StoreCorrupt(f"a stored batch (layout {number}) cannot be decoded: {error}") from error
 
 
+_SMALL: Final = 65_536
+
+
 class _Joined:
     """Two buffers as one file, for Arrow, without a copy of either."""
 
-    def __init__(self, *parts: pa.Buffer | memoryview) -> None:
-        self._parts = [memoryview(part) for part in parts]
+    def __init__(self, *parts: memoryview) -> None:
+        self._parts = list(parts)
         self.closed = False
 
     def read(self, size: int) -> memoryview | bytes:

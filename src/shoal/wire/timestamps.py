@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from shoal.core.checking import is_whole
 from shoal.core.errors import InvalidTimestamp
@@ -36,5 +35,5 @@ def batch_timestamps(batch: pa.RecordBatch) -> list[int]:
 
 def top_timestamp(batch: pa.RecordBatch) -> int:
     """The highest timestamp of a batch, in µs."""
-    top: int = pc.max(batch.column("timestamp").cast(pa.int64())).as_py()
-    return top
+    # By numpy, which looks at the same memory: Arrow's own functions take longer to begin than this takes.
+    return int(batch.column("timestamp").view(pa.int64()).to_numpy().max())

@@ -11,17 +11,19 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol
 
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from shoal.core.errors import HubClosed, StoreBusy, StoreFailure
 from shoal.core.limits import STORE_LOCK_WAIT_S
 from shoal.store.sql.dialects import Dialect
+from shoal.store.sql.prepared import Querying
 
 _FORK_WAIT_S: Final = STORE_LOCK_WAIT_S * 2
 
@@ -38,6 +40,9 @@ class Database:
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
         self.engine = dialect.engine()
+        self._writers = dialect.writers(self.engine)
+        self._glances: deque[_Glance] = deque()
+        """Connections that only look, kept as they are: to get one from the pool takes as long as to look."""
         self._gate = _Gate()
         self._companions: weakref.WeakSet[Closeable] = weakref.WeakSet()
         with _FORKING:
@@ -60,9 +65,29 @@ class Database:
                 _end(connection)
 
     @contextmanager
+    def glance(self) -> Iterator[Querying]:
+        """For one statement that writes nothing: it sees one moment by itself."""
+        with self._gate.passed(), self._named_faults():
+            if not self.dialect.glances_freely:
+                with self.engine.connect() as connection:
+                    _begun(connection)
+                    try:
+                        yield connection
+                    finally:
+                        _end(connection)
+                return
+            glance = self._glances.pop() if self._glances else _Glance(self.engine)
+            try:
+                yield glance
+            except BaseException:
+                glance.close()
+                raise
+            self._glances.append(glance)
+
+    @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that is durable when this returns, and left no trace if it raises."""
-        with self._gate.passed(), self._named_faults(), self.engine.connect() as connection:
+        with self._gate.passed(), self._named_faults(), self._writers.connect() as connection:
             self.dialect.begin_write(connection)
             _begun(connection)
             try:
@@ -74,10 +99,17 @@ class Database:
 
     @contextmanager
     def listening(self, companion: Closeable) -> Iterator[None]:
-        """For something with its own connection: no fork while inside, and it is closed before one."""
-        with self._gate.passed():
+        """For something with its own connection: no fork while inside, and it is closed before one.
+
+        It is closed after a fault, too: a connection that broke would stay broken when the database is back.
+        """
+        with self._gate.passed(), self._named_faults():
             self._companions.add(companion)
-            yield
+            try:
+                yield
+            except BaseException:
+                companion.close()
+                raise
 
     def close(self) -> None:
         """Refuse further transactions, wait for those under way, close the connections."""
@@ -99,7 +131,10 @@ class Database:
     def _close_connections(self) -> None:
         for companion in list(self._companions):
             companion.close()
+        while self._glances:
+            self._glances.pop().close()
         self.engine.dispose()
+        self._writers.dispose()
 
     def before_fork(self) -> None:
         self._gate.shut(for_good=False)
@@ -110,6 +145,19 @@ class Database:
             self._gate.renew()
             self._companions = weakref.WeakSet()
         self._gate.open()
+
+
+class _Glance:
+    """A connection that is in no transaction, with what a prepared statement needs of it."""
+
+    __slots__ = ("connection", "dialect")
+
+    def __init__(self, engine: Engine) -> None:
+        self.connection = engine.raw_connection()
+        self.dialect = engine.dialect
+
+    def close(self) -> None:
+        self.connection.invalidate()
 
 
 class _Gate:

@@ -10,15 +10,13 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import and_, bindparam, case, delete, func, insert, select, update
+from sqlalchemy import bindparam, delete, func, insert, select, update
 from sqlalchemy.engine import Connection
 
 from shoal.core.appending import Closed, ProducerState, Refuse, Repeat, ShardTail, Store, decide
-from shoal.core.checkpoint import check_fence
-from shoal.core.errors import StoreCorrupt, UnknownStream
-from shoal.core.limits import OFFSET_MAX, READ_BATCHES_MAX, RETENTION_BATCHES_PER_STEP
+from shoal.core.limits import RETENTION_BATCHES_PER_STEP
 from shoal.core.model import Appended, ShardId, ShardStatus, StreamInfo, StreamName, StreamStats
-from shoal.core.reading import BatchMeta, ReadLimits, ReadPlan, check_offset, plan_read
+from shoal.core.reading import BatchMeta, ReadLimits
 from shoal.core.retention import Cut, ShardFront
 from shoal.core.statistics import stream_stats
 from shoal.ports import (
@@ -29,12 +27,11 @@ from shoal.ports import (
     ShardEnd,
     ShardGone,
     ShardShut,
-    StoredBatch,
 )
 from shoal.store.sql import tables
-from shoal.store.sql.catalog import SHARD_COLUMNS, shard_of
 from shoal.store.sql.database import Database
-from shoal.store.sql.prepared import PreparedSelect
+from shoal.store.sql.fetching import META_COLUMNS, Fetching, fetch, meta_of
+from shoal.store.sql.prepared import PreparedSelect, PreparedWrite
 
 Where = tuple[int, ShardId]
 
@@ -70,29 +67,8 @@ class SQLLog:
         fence: Fence | None = None,
     ) -> Fetched:
         """See LogStore."""
-        stream_id, shard = place
-        with self._database.read() as connection:
-            if fence is not None and not fence.is_leased:
-                claims = _CLAIM.rows(connection, {"group": fence.group_id, "at": shard})
-                check_fence(claims[0] if claims else None, shard, fence.epoch)
-            where = {"stream": stream_id, "at": shard, "offset": max(0, min(offset, OFFSET_MAX))}
-            front = _FRONT.rows(connection, where)
-            if not front:
-                raise UnknownStream(str(name))
-            found = shard_of(front[0])
-            check_offset(name, found, offset)
-            if offset == found.next_offset:
-                return Fetched(shard=found, batches=(), end=offset)
-            plan = None if front[0].payload is None else _plan(connection, where, front, offset, limits)
-            if plan is None:
-                raise StoreCorrupt(f"shard {shard} of {name} has no batch that holds offset {offset}")
-            payload = self._database.dialect.payload(connection, front[0].payload)
-            rows = [front[0]._replace(payload=payload)]
-            if plan.last_base > plan.first_base:
-                rows += _PAYLOADS.rows(
-                    connection, {**where, "after": front[0].base_offset, "last": plan.last_base}
-                )
-        return Fetched(shard=found, batches=[_stored(row) for row in rows], end=plan.end)
+        asked = Fetching(name=name, place=place, offset=offset, limits=limits, fence=fence)
+        return fetch(self._database, asked)
 
     def ends(self, shards: Sequence[ShardEnd]) -> Mapping[ShardEnd, tuple[int, bool]]:
         """See LogStore."""
@@ -109,7 +85,7 @@ class SQLLog:
         """See LogStore."""
         with self._database.read() as connection:
             rows = _BATCH_AT.rows(connection, {"at": stream_id, "of_shard": shard, "offset": offset})
-        return (_meta(rows[0]), rows[0].top_timestamp_us) if rows else None
+        return (meta_of(rows[0]), rows[0].top_timestamp_us) if rows else None
 
     def batches_at(self, stream_id: int, offsets: Mapping[ShardId, int]) -> Mapping[ShardId, BatchMeta]:
         """See LogStore."""
@@ -118,7 +94,7 @@ class SQLLog:
             for shard, offset in offsets.items():
                 where = {"at": stream_id, "of_shard": shard, "offset": offset}
                 for row in _BATCH_AT.rows(connection, where):
-                    found[shard] = _meta(row)
+                    found[shard] = meta_of(row)
         return found
 
     def stats(self, stream: StreamInfo) -> StreamStats:
@@ -176,39 +152,39 @@ class _Writes:
         self.producers: dict[tuple[int, ShardId, str], tuple[ProducerState, bool]] = {}
 
     def save(self, connection: Connection, now_ms: int) -> None:
-        if self.batches:
-            connection.execute(_INSERT_BATCH, self.batches)
-        if self.tails:
-            connection.execute(
-                _UPDATE_TAIL,
+        _INSERT_BATCH.run(connection, self.batches)
+        _UPDATE_TAIL.run(
+            connection,
+            [
+                {
+                    "stream": stream,
+                    "at": shard,
+                    "to_offset": tail.next_offset,
+                    "to_bytes": tail.bytes,
+                    "to_ms": tail.appended_ms,
+                    "to_us": tail.top_timestamp_us,
+                }
+                for (stream, shard), tail in self.tails.items()
+            ],
+        )
+        for is_new, statement in ((True, _INSERT_PRODUCER), (False, _UPDATE_PRODUCER)):
+            mark = "" if is_new else "to_"
+            statement.run(
+                connection,
                 [
                     {
-                        "stream": stream,
-                        "at": shard,
-                        "to_offset": tail.next_offset,
-                        "to_bytes": tail.bytes,
-                        "to_ms": tail.appended_ms,
-                        "to_us": tail.top_timestamp_us,
+                        f"{mark}stream_id": stream,
+                        f"{mark}shard": shard,
+                        f"{mark}producer": producer,
+                        f"{mark}epoch": state.epoch,
+                        f"{mark}last_sequence": state.last_sequence,
+                        f"{mark}recent": json.dumps(state.recent, separators=(",", ":")),
+                        f"{mark}seen_ms": now_ms,
                     }
-                    for (stream, shard), tail in self.tails.items()
+                    for (stream, shard, producer), (state, new) in self.producers.items()
+                    if new is is_new
                 ],
             )
-        for is_new, statement in ((True, _INSERT_PRODUCER), (False, _UPDATE_PRODUCER)):
-            rows = [
-                {
-                    "of_stream": stream,
-                    "of_shard": shard,
-                    "of_producer": producer,
-                    "to_epoch": state.epoch,
-                    "to_sequence": state.last_sequence,
-                    "to_recent": json.dumps(state.recent, separators=(",", ":")),
-                    "to_ms": now_ms,
-                }
-                for (stream, shard, producer), (state, new) in self.producers.items()
-                if new is is_new
-            ]
-            if rows:
-                connection.execute(statement, rows)
 
 
 def _append_one(
@@ -258,26 +234,6 @@ def _batch_row(request: AppendRequest, at: Appended, tail: ShardTail) -> dict[st
     }
 
 
-def _plan(
-    connection: Connection, where: Mapping[str, int], front: Sequence[Any], offset: int, limits: ReadLimits
-) -> ReadPlan | None:
-    """A few batches usually fill a read. Who appends single records needs many looked at."""
-    metas = [_meta(row) for row in front]
-    plan = plan_read(metas, offset, limits)
-    if len(metas) < _FEW or plan is None or plan.last_base < metas[-1].base_offset:
-        return plan
-    return plan_read([_meta(row) for row in connection.execute(_METAS, where)], offset, limits)
-
-
-def _stored(row: Any) -> StoredBatch:
-    return StoredBatch(
-        base_offset=row.base_offset,
-        records=row.records,
-        layout=row.layout,
-        payload=row.payload if isinstance(row.payload, bytes) else bytes(row.payload),
-    )
-
-
 def _by_stream(places: Iterable[Where]) -> list[tuple[int, list[ShardId]]]:
     """Places grouped by stream, all in one fixed order, so that two commits never wait for each other."""
     grouped: dict[int, set[ShardId]] = {}
@@ -289,7 +245,7 @@ def _by_stream(places: Iterable[Where]) -> list[tuple[int, list[ShardId]]]:
 def _load_tails(connection: Connection, places: Iterable[Where]) -> dict[Where, ShardTail]:
     tails: dict[Where, ShardTail] = {}
     for stream_id, wanted in _by_stream(places):
-        for row in connection.execute(_TAILS, {"stream": stream_id, "wanted": wanted}):
+        for row in _TAILS.rows(connection, {"stream": stream_id, "wanted": wanted}):
             tails[stream_id, ShardId(row.shard)] = ShardTail(
                 shard=ShardId(row.shard),
                 status=ShardStatus(row.status),
@@ -308,7 +264,7 @@ def _load_producers(
     known: dict[tuple[int, ShardId, str], ProducerState] = {}
     for stream_id, wanted in _by_stream((stream, shard) for stream, shard, _ in stamped):
         names = sorted({name for stream, _, name in stamped if stream == stream_id})
-        rows = connection.execute(_PRODUCERS, {"stream": stream_id, "wanted": wanted, "names": names})
+        rows = _PRODUCERS.rows(connection, {"stream": stream_id, "wanted": wanted, "names": names})
         for row in rows:
             known[stream_id, ShardId(row.shard), row.producer] = ProducerState(
                 producer=row.producer,
@@ -330,38 +286,20 @@ def _fronts(connection: Connection, stream_id: int) -> tuple[dict[ShardId, Shard
     fronts = {}
     for row in rows:
         metas = connection.execute(
-            select(*_META_COLUMNS)
+            select(*META_COLUMNS)
             .where(_batches.stream_id == stream_id, _batches.shard == row.shard)
             .order_by(_batches.base_offset)
             .limit(share)
         )
         fronts[ShardId(row.shard)] = ShardFront(
-            next_offset=row.next_offset, oldest=[_meta(meta) for meta in metas]
+            next_offset=row.next_offset, oldest=[meta_of(meta) for meta in metas]
         )
     return fronts, sum(row.bytes for row in rows)
 
 
-def _meta(row: Any) -> BatchMeta:
-    return BatchMeta(
-        base_offset=row.base_offset,
-        records=row.records,
-        raw_bytes=row.raw_bytes,
-        stored_bytes=row.stored_bytes,
-        appended_ms=row.appended_ms,
-    )
-
-
 # Statements of the hot paths are built once, so that SQLAlchemy need not look at them again.
-_META_COLUMNS = (
-    _batches.base_offset,
-    _batches.records,
-    _batches.raw_bytes,
-    _batches.stored_bytes,
-    _batches.appended_ms,
-)
-_FEW = 4
 _BATCH_AT = PreparedSelect(
-    select(*_META_COLUMNS, _batches.top_timestamp_us)
+    select(*META_COLUMNS, _batches.top_timestamp_us)
     .where(
         _batches.stream_id == bindparam("at"),
         _batches.shard == bindparam("of_shard"),
@@ -370,17 +308,12 @@ _BATCH_AT = PreparedSelect(
     .order_by(_batches.base_offset.desc())
     .limit(1)
 )
-_CLAIM = PreparedSelect(
-    select(_claims.shard, _claims.epoch, _claims.owner, _claims.owner_epoch).where(
-        _claims.group_id == bindparam("group"), _claims.shard == bindparam("at")
-    )
-)
 _ENDS = PreparedSelect(
     select(_shards.shard, _shards.next_offset, _shards.status).where(
         _shards.stream_id == bindparam("stream"), _shards.shard.in_(bindparam("wanted", expanding=True))
     )
 )
-_TAILS = (
+_TAILS = PreparedSelect(
     select(
         _shards.shard,
         _shards.status,
@@ -393,73 +326,15 @@ _TAILS = (
     .order_by(_shards.shard)
     .with_for_update()
 )
-_PRODUCERS = select(tables.producers).where(
-    _producers.stream_id == bindparam("stream"),
-    _producers.shard.in_(bindparam("wanted", expanding=True)),
-    _producers.producer.in_(bindparam("names", expanding=True)),
-)
-_HOLDING = (
-    select(func.max(_batches.base_offset))
-    .where(
-        _batches.stream_id == bindparam("stream"),
-        _batches.shard == bindparam("at"),
-        _batches.base_offset <= bindparam("offset"),
+_PRODUCERS = PreparedSelect(
+    select(tables.producers).where(
+        _producers.stream_id == bindparam("stream"),
+        _producers.shard.in_(bindparam("wanted", expanding=True)),
+        _producers.producer.in_(bindparam("names", expanding=True)),
     )
-    .scalar_subquery()
 )
-_METAS = (
-    select(*_META_COLUMNS)
-    .where(
-        _batches.stream_id == bindparam("stream"),
-        _batches.shard == bindparam("at"),
-        _batches.base_offset >= _HOLDING,
-    )
-    .order_by(_batches.base_offset)
-    .limit(READ_BATCHES_MAX)
-)
-# The shard, once for each of the first few batches from the one that holds the offset on. That one is part of
-# every read, so it comes along; but not to one who waits at the end.
-_FRONT = PreparedSelect(
-    select(
-        *SHARD_COLUMNS,
-        *_META_COLUMNS,
-        _batches.layout,
-        case(
-            (
-                and_(
-                    _batches.base_offset <= bindparam("offset"),
-                    _batches.base_offset + _batches.records > bindparam("offset"),
-                ),
-                tables.payload_handle,
-            )
-        ).label("payload"),
-    )
-    .select_from(
-        tables.shards.outerjoin(
-            tables.batches,
-            and_(
-                _batches.stream_id == _shards.stream_id,
-                _batches.shard == _shards.shard,
-                _batches.base_offset >= _HOLDING,
-            ),
-        )
-    )
-    .where(_shards.stream_id == bindparam("stream"), _shards.shard == bindparam("at"))
-    .order_by(_batches.base_offset)
-    .limit(_FEW)
-)
-_PAYLOADS = PreparedSelect(
-    select(_batches.base_offset, _batches.records, _batches.layout, _batches.payload)
-    .where(
-        _batches.stream_id == bindparam("stream"),
-        _batches.shard == bindparam("at"),
-        _batches.base_offset > bindparam("after"),
-        _batches.base_offset <= bindparam("last"),
-    )
-    .order_by(_batches.base_offset)
-)
-_INSERT_BATCH = insert(tables.batches)
-_UPDATE_TAIL = (
+_INSERT_BATCH = PreparedWrite(insert(tables.batches))
+_UPDATE_TAIL = PreparedWrite(
     update(tables.shards)
     .where(_shards.stream_id == bindparam("stream"), _shards.shard == bindparam("at"))
     .values(
@@ -469,26 +344,18 @@ _UPDATE_TAIL = (
         top_timestamp_us=bindparam("to_us"),
     )
 )
-_INSERT_PRODUCER = insert(tables.producers).values(
-    stream_id=bindparam("of_stream"),
-    shard=bindparam("of_shard"),
-    producer=bindparam("of_producer"),
-    epoch=bindparam("to_epoch"),
-    last_sequence=bindparam("to_sequence"),
-    recent=bindparam("to_recent"),
-    seen_ms=bindparam("to_ms"),
-)
-_UPDATE_PRODUCER = (
+_INSERT_PRODUCER = PreparedWrite(insert(tables.producers))
+_UPDATE_PRODUCER = PreparedWrite(
     update(tables.producers)
     .where(
-        _producers.stream_id == bindparam("of_stream"),
-        _producers.shard == bindparam("of_shard"),
-        _producers.producer == bindparam("of_producer"),
+        _producers.stream_id == bindparam("to_stream_id"),
+        _producers.shard == bindparam("to_shard"),
+        _producers.producer == bindparam("to_producer"),
     )
     .values(
         epoch=bindparam("to_epoch"),
-        last_sequence=bindparam("to_sequence"),
+        last_sequence=bindparam("to_last_sequence"),
         recent=bindparam("to_recent"),
-        seen_ms=bindparam("to_ms"),
+        seen_ms=bindparam("to_seen_ms"),
     )
 )

@@ -8,11 +8,22 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from sqlalchemy import Delete, Insert, Select, Update
 from sqlalchemy.engine import Connection
 from sqlalchemy.engine import Dialect as Compiler
+from sqlalchemy.pool import PoolProxiedConnection
+
+
+class Querying(Protocol):
+    """A connection, as far as a query needs one."""
+
+    @property
+    def dialect(self) -> Compiler: ...
+    @property
+    def connection(self) -> PoolProxiedConnection: ...
+
 
 _Compiled = tuple[str, dict[str, Any], list[str] | None]
 _Form = tuple[str, tuple[tuple[str, int], ...]]
@@ -59,7 +70,7 @@ class PreparedSelect:
         self._make_row = row._make
         self._compiled: dict[_Form, _Compiled] = {}
 
-    def rows(self, connection: Connection, parameters: Mapping[str, Any]) -> list[Any]:
+    def rows(self, connection: Querying, parameters: Mapping[str, Any]) -> list[Any]:
         """All rows, within the transaction of this connection."""
         values, lengths = _flattened(parameters)
         form = (connection.dialect.name, lengths)

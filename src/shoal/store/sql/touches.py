@@ -21,7 +21,7 @@ from shoal.core.events import Forgotten, Release
 from shoal.core.group import Claim, Group, Member
 from shoal.core.handover import HandedOver, handed_over
 from shoal.core.holding import assignment
-from shoal.core.membership import Beat, beaten, check_held, digest
+from shoal.core.membership import Beat, beaten, check_held, digest, remembered
 from shoal.core.model import Shard, ShardId
 from shoal.ports import NotPlain, Touch, TouchAnswer
 from shoal.store.sql import tables
@@ -126,15 +126,14 @@ def _beat(connection: Connection, touch: Touch, rows: _Rows) -> TouchAnswer:
     if (seen := max(beat.seen, touch.seen)) > group.version:
         return Forgotten(seen=seen)
     member = beaten(group.settings, rows.members.get(who), beat)
-    reported = digest(beat.held)
     claims = None
-    if beat.seen != member.assigned or reported != member.held:
+    if beat.seen != member.assigned or digest(beat.held) != member.held:
         held = {claim.shard: claim for claim in _load_held(connection, *who)}
         strangers = [shard for shard in beat.held if shard not in held]
         others = {claim.shard: claim for claim in _load_claims(connection, touch.group_id, strangers)}
         check_held(member, beat.held, {**held, **others})
         claims = list(held.values())
-    member = replace(member, held=reported)
+        member = replace(member, held=remembered(beat.held, claims))
     rows.members[who] = member
     rows.beats.append(
         {

@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
+from shoal.complaints import Complaints
 from shoal.core.errors import HubClosed, StoreError
 from shoal.core.reading import has_moved
 from shoal.forks import renew_in_child
@@ -42,6 +43,7 @@ class Watch:
     def __init__(self, database: Database, look: Look) -> None:
         self._database = database
         self._places_now = look
+        self._complaints = Complaints(_log)
         self.renew()
         renew_in_child(self)
 
@@ -90,6 +92,10 @@ class Watch:
             if not self._waiters[place]:
                 del self._waiters[place]
 
+    def is_forgotten(self, place: Place, waiter: Waiter) -> bool:
+        """Whether nobody would wake the waiter: a fork forgets them all."""
+        return waiter not in self._waiters.get(place, ())
+
     def ring(self, places: Sequence[tuple[Place, int]]) -> None:
         """See ChangeSignal."""
         if not self._waiters:
@@ -98,7 +104,7 @@ class Watch:
             for place, number in places:
                 for waiter in self._waiters.get(place, ()):
                     if number > waiter.beyond:
-                        waiter.wake()
+                        waiter.tell(number)
 
     def close(self) -> None:
         """Wake everyone, and let the thread end."""
@@ -142,7 +148,9 @@ class Watch:
             self._wake_all()
             time.sleep(_BROKEN_S)
         except Exception as error:  # noqa: BLE001 - a thread's top; drivers raise what they like here
-            _log.warning("watching %s: %s", self._database.dialect.description, error)
+            self._complaints.warn(
+                type(error).__name__, "watching %s: %s", self._database.dialect.description, error
+            )
             hints.close()
             self._wake_all()
             time.sleep(_BROKEN_S)
@@ -153,15 +161,14 @@ class Watch:
         except StoreError:
             self._wake_all()
             raise
-        any_moved = False
+        any_news = False
         with self._lock:
             for place in places:
                 end = ends.get(place)
                 for waiter in self._waiters.get(place, ()):
                     if has_moved(end, waiter.beyond):
-                        waiter.wake()
-                        any_moved = True
-        return any_moved
+                        any_news |= waiter.tell(end[0] if end is not None and end[1] else None)
+        return any_news
 
     def _wake_all(self) -> None:
         with self._lock:
@@ -171,13 +178,22 @@ class Watch:
 
 
 class Waiter:
-    """Someone who waits at a place."""
+    """Someone who waits at a place. Writer of `told`: whoever rings, under the watch's lock."""
 
-    __slots__ = ("beyond", "wake")
+    __slots__ = ("beyond", "told", "wake")
 
     def __init__(self, beyond: int, wake: Callable[[], None]) -> None:
         self.beyond = beyond
+        self.told = beyond
         self.wake = wake
+
+    def tell(self, number: int | None) -> bool:
+        """The place has come to `number`; None: it is over. The same is told once; whether it was news."""
+        if number is not None and number <= self.told:
+            return False
+        self.told = self.told if number is None else number
+        self.wake()
+        return True
 
 
 class Following:
@@ -193,6 +209,14 @@ class Following:
         self.drop(place)
         waiter = self._waiters[place] = Waiter(beyond, partial(self._moved, place))
         self._watch.enter(place, waiter)
+
+    def move(self, place: Place, beyond: int) -> bool:
+        """See ports.Following."""
+        waiter = self._waiters.get(place)
+        if waiter is None or self._watch.is_forgotten(place, waiter):
+            return False
+        waiter.beyond = beyond
+        return True
 
     def drop(self, place: Place) -> None:
         """See ports.Following."""

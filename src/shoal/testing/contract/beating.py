@@ -198,6 +198,16 @@ class BeatContract(HubSuite):
         with pytest.raises(InvalidInput, match="timeout="):
             anna.groups.beat(anna.stream, anna.joined.group_id, beat)
 
+    def test_a_report_that_the_group_does_not_agree_with_is_answered_in_full_until_it_does(
+        self, hub: Hub, billed: str
+    ) -> None:
+        anna = _Raw(hub, billed, "anna", "anna-1")
+        anna.beat()
+        for _ in range(3):
+            anna.held = {}
+            anna.beat()
+            assert sorted(anna.held) == [0, 1, 2, 3], "as if it had let go, and the store forgot it"
+
     # --- Checkpoints and fences. ---
 
     def test_an_owner_saves_its_checkpoint_and_nobody_else_does(self, hub: Hub, billed: str) -> None:

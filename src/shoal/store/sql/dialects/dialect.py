@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from sqlalchemy.engine import URL, Connection, Engine
 
@@ -42,6 +42,13 @@ class Dialect(ABC):
     @abstractmethod
     def engine(self) -> Engine:
         """A new engine. Nothing is opened yet."""
+
+    def writers(self, engine: Engine) -> Engine:
+        """Where connections that write come from; the same, unless they need other settings."""
+        return engine
+
+    glances_freely: ClassVar[bool] = False
+    """Whether a statement outside a transaction leaves none behind."""
 
     def inspect(self) -> None:  # noqa: B027 - a database may have nothing to refuse
         """Refuse what is not ours before anything is changed."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from contextlib import AbstractContextManager, closing, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,8 +65,18 @@ class SQLite(Dialect):
             raise InvalidUrl("url", str(url), "a file has no host; write three slashes: sqlite:///file.db")
         self.path = Path(name).expanduser().resolve()
 
+    glances_freely = True
+
     def engine(self) -> Engine:
         """A pool of connections that begin no transaction by themselves."""
+        return self._engine(_configure)
+
+    def writers(self, engine: Engine) -> Engine:
+        """Others, which wait only for a moment at a time for the write lock: see `begin_write`."""
+        del engine
+        return self._engine(_configure_writer)
+
+    def _engine(self, configure: Callable[[Any, Any], None]) -> Engine:
         engine = create_engine(
             self.url.set(drivername="sqlite+pysqlite", database=str(self.path), query={}),
             poolclass=QueuePool,
@@ -75,7 +86,7 @@ class SQLite(Dialect):
             pool_reset_on_return=None,
             connect_args={"check_same_thread": False, "isolation_level": None, "timeout": 5.0},
         )
-        event.listen(engine, "connect", _configure)
+        event.listen(engine, "connect", configure)
         return engine
 
     def inspect(self) -> None:
@@ -140,24 +151,19 @@ class SQLite(Dialect):
         driver.execute("BEGIN")
 
     def begin_write(self, connection: Connection) -> None:
-        """Take the write lock, trying every few milliseconds."""
+        """Take the write lock, trying every few milliseconds: SQLite by itself would sleep ever longer."""
         deadline = time.monotonic() + STORE_LOCK_WAIT_S
         driver: Any = connection.connection.driver_connection
-        driver.execute("PRAGMA busy_timeout = 4")
-        try:
-            while True:
-                try:
-                    driver.execute("BEGIN IMMEDIATE")
-                except sqlite3.OperationalError as error:
-                    if _code(error) & 0xFF != sqlite3.SQLITE_BUSY:
-                        raise
-                    if time.monotonic() > deadline:
-                        raise StoreBusy(first_line(error), STORE_LOCK_WAIT_S) from error
-                else:
-                    return
-        finally:
-            with suppress(sqlite3.ProgrammingError):  # An interrupt may have closed it.
-                driver.execute("PRAGMA busy_timeout = 5000")
+        while True:
+            try:
+                driver.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if _code(error) & 0xFF != sqlite3.SQLITE_BUSY:
+                    raise
+                if time.monotonic() > deadline:
+                    raise StoreBusy(first_line(error), STORE_LOCK_WAIT_S) from error
+            else:
+                return
 
     def payload(self, connection: Connection, handle: Any) -> bytes:
         """Straight from the pages. As a column of a row it would be copied once more."""
@@ -190,7 +196,8 @@ class SQLite(Dialect):
 class _DataVersion:
     """`PRAGMA data_version` changes when another connection commits. A look costs microseconds.
 
-    It looks every 2 ms after a change and slows down to every 25 ms, which is under one percent of a core.
+    It looks every 2 ms after a change that was news, and slows down to every 25 ms, which is under one
+    percent of a core. What this process commits itself is no news: its waiters have been rung already.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -202,12 +209,13 @@ class _DataVersion:
     def wait(self) -> bool:
         deadline = time.monotonic() + HINT_WAIT_S
         while time.monotonic() < deadline:
+            if self._connection is not None:
+                time.sleep(self._pause_s)
+                self._pause_s = min(self._pause_s * 1.1, _SLOW_S)
             version = self._look()
             if version != self._seen:
-                self._seen, self._pause_s = version, _QUICK_S
+                self._seen = version
                 return True
-            time.sleep(self._pause_s)
-            self._pause_s = min(self._pause_s * 1.1, _SLOW_S)
         return False
 
     def found(self) -> None:
@@ -237,6 +245,11 @@ def _configure(connection: Any, _: Any) -> None:
     for pragma in PRAGMAS:
         cursor.execute(pragma)
     cursor.close()
+
+
+def _configure_writer(connection: Any, record: Any) -> None:
+    _configure(connection, record)
+    connection.execute("PRAGMA busy_timeout = 4")
 
 
 def _code(error: Any) -> int:

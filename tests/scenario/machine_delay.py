@@ -1,0 +1,31 @@
+"""How long processes were kept waiting for a processor, by the kernel's own account.
+
+A measured time is longer by that when others keep the machine busy. Whoever sleeps is not waiting for a
+processor: polling gains nothing by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+
+def waited_s(processes: Iterable[int]) -> float:
+    """Of all threads of these processes and of their children, since they began; 0 where nobody counts it."""
+    waited_ns = 0
+    for pid in processes:
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            for one in (process, *process.children(recursive=True)):
+                waited_ns += sum(map(_waited_ns, Path(f"/proc/{one.pid}/task").glob("*/schedstat")))
+    return waited_ns / 1e9
+
+
+def _waited_ns(path: Path) -> int:
+    """The second of three numbers: run, waited, how often."""
+    with suppress(OSError):
+        return int(path.read_text().split()[1])
+    return 0
