@@ -187,13 +187,17 @@ class Runtime:
         if self._crew.wants_lineage(leases, self._shards):
             self._see_shards()
         with self._lock:
-            for held in self.held.values():
-                for lane in held.bereft:
-                    held.tenure.bereft(lane)
+            self._look_for_bereft()
             wanted = self._crew.advance(boot_ms(), leases, self._shards)
             rest_ms = 0 if self._crew.is_finished else self._crew.rest_ms(boot_ms())
         self._carry_out(wanted)
         return rest_ms
+
+    def _look_for_bereft(self) -> None:
+        """Lanes without a processor, with records that it did not save, and no task that would find out."""
+        for tenure, held in self._hands.items():
+            for lane in held.bereft:
+                self._crew.bereft(tenure, lane)
 
     def _look_around(self) -> None:
         """What ends a worker from outside."""
@@ -328,7 +332,7 @@ class Runtime:
                 self._crew.postponed(tenure, task, boot_ms(), self._late_ms(tenure))
                 self.stats.postponed += 1
             elif came.is_bereft:
-                tenure.bereft(task.lane)
+                self._crew.bereft(tenure, task.lane)
             elif came.failure is None:
                 if isinstance(task, Process):
                     self.stats.processed(len(task.piece.offsets), came.took_ns)

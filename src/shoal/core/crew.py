@@ -315,6 +315,10 @@ class Crew:
         """
         tenure.postponed(task.lane, now_ms + max(_RENEWAL_MS, min(_RENEWAL_MS_MAX, late_ms // 4)))
 
+    def bereft(self, tenure: Tenure, lane: int) -> None:
+        """See Tenure."""
+        tenure.bereft(lane)
+
     def returned(self, tenure: Tenure, task: Task, back_to: int | None = None) -> None:
         """See Tenure."""
         tenure.returned(task.lane, back_to)

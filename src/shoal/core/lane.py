@@ -72,10 +72,10 @@ class Lane:
         """`process` came back from records that it has not declared done, and may still hold on to."""
         return self.done < self.finished
 
-    def without_set_aside(self, pieces: Iterable[Piece]) -> list[Piece]:
+    def without_set_aside(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
         """What of them is still to be handed out."""
         if not self.set_aside:
-            return list(pieces)
+            return pieces
         return [left for piece in pieces if (left := _without(piece, self.set_aside)) is not None]
 
     def pass_set_aside(self) -> None:

@@ -21,9 +21,9 @@ class What(StrEnum):
 
     OPENED = "opened"
     MOVED = "moved"
-    """Handed over to another."""
+    """Handed over, since it was asked for."""
     STOPPED = "stopped"
-    """Handed over because the worker stops."""
+    """Handed over, since the worker stops."""
     ENDED = "ended"
     LOST = "lost"
     """Another's by now, or given up; user code may still run."""

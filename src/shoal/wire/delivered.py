@@ -6,7 +6,7 @@ Invariant: no record is given out by iteration after the deadline has passed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableSequence, Sequence
-from itertools import chain, takewhile
+from itertools import chain, repeat, takewhile
 from operator import itemgetter, length_hint
 from typing import Final
 
@@ -100,12 +100,16 @@ class Marked(Delivered):
         return made
 
     def __iter__(self) -> Iterator[Record]:
-        mark = self._mark
-        for record in super().__iter__():
-            mark[0] = record.offset
-            yield record
-        mark[0] = NOWHERE
+        marked = map(self._mark.__setitem__, repeat(0), self._offsets)
+        # A record is taken first, and marked before it is given out; no step of Python here either.
+        return chain(map(_FIRST, zip(super().__iter__(), marked, strict=False)), self._unmarked())
+
+    def _unmarked(self) -> Iterator[Record]:
+        """Nothing more; it is run when the loop has come to its end."""
+        self._mark[0] = NOWHERE
+        yield from ()
 
 
 NOWHERE: Final = -1
+_FIRST: Final[Callable[[tuple[Record, None]], Record]] = itemgetter(0)
 _RECORD: Final[Callable[[tuple[int, Record, int]], Record]] = itemgetter(1)
