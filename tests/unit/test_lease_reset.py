@@ -145,6 +145,18 @@ def test_a_shard_that_is_split_and_consumed_while_it_is_reset_begins_anew() -> N
     check_begun_anew(table, new, 3)
 
 
+def test_a_descendant_that_came_back_by_mistake_is_made_anew() -> None:
+    table, shards, foo, history = grown()
+    first = next(row for row in history if row.shard == 1)
+    number = draw(table, GROUP, 1)[0]
+    table.put(replace(first, born=number, revision=number, lease_id=number, parents_born=(0,)))
+    reset(table, shards, {0: 3})
+    check_begun_anew(table, shards, 3)
+    assert table.row(1).is_over, "it had been consumed"
+    foo.look(shards, 3)
+    check_begun_anew(table, shards, 3)
+
+
 def test_an_ancestor_that_came_back_by_mistake_is_not_made_to_count() -> None:
     table, shards = MemoryTable(), filled(2)
     foo = Desk(table, "foo")

@@ -156,8 +156,10 @@ class LeasedGroups:
 
 def _is_done(table: LeaseTable, change: Change) -> bool:
     """Whether a step of a reset was carried out, and not refused."""
-    assert change.new is not None
-    return table.create(change.new) if change.old is None else table.swap(change.old, change.new)
+    if change.old is None:
+        assert change.new is not None
+        return table.create(change.new)
+    return table.delete(change.old) if change.new is None else table.swap(change.old, change.new)
 
 
 DEFAULT_TABLE: Final = "shoal_lease"
