@@ -89,6 +89,11 @@ class Held:
                 self._stats.fenced += 1
                 raise
 
+    def checkpoint(self) -> int:
+        """Below it everything is declared done, whether or not it is saved."""
+        with self._lock:  # What waits in a lane may be handed out meanwhile.
+            return int(self.tenure.checkpoint)
+
     def declared(self, lane: int) -> int:
         """See Notebook."""
         return self.tenure.lanes[lane].done

@@ -267,7 +267,7 @@ class Worker:
             return None
         held = dict(self._runtimes[0].held)
         shards = {
-            int(shard.id): shard_lag(shard, int(held[shard.id].tenure.checkpoint))
+            int(shard.id): shard_lag(shard, held[shard.id].checkpoint())
             for shard in seen.shards
             if shard.id in held
         }
