@@ -127,7 +127,7 @@ class Held:
         if not self.is_mine:
             raise LeaseLost(shard=tenure.shard, epoch=tenure.epoch)
         try:
-            self._member.checkpoint({tenure.shard: checkpoint})
+            self._member.checkpoint({tenure.shard: checkpoint}, epochs={tenure.shard: tenure.epoch})
         except (NotOwner, Fenced) as error:
             raise LeaseLost(shard=tenure.shard, epoch=tenure.epoch) from error
         with self._lock:

@@ -132,25 +132,28 @@ class LeasedMembership(Member):
 
     # --- What it does. ---
 
-    def checkpoint(self, positions: Mapping[int, int]) -> None:
+    def checkpoint(self, positions: Mapping[int, int], *, epochs: Mapping[int, int] | None = None) -> None:
         """Save checkpoints, shard to offset: all of them, or none and an error."""
         given = whole_positions(positions)
         shards = self._shards_now(given)
         with self._changed:
             consumer = self._consumer
             changes = [
-                consumer.checkpoint(shards[number], self._lease(number).epoch, offset)
+                consumer.checkpoint(shards[number], self._lease(number, epochs).epoch, offset)
                 for number, offset in given.items()
             ]
         self._carry_out(consumer, changes, shards, together=True)
 
-    def release(self, checkpoints: Mapping[int, int | None]) -> None:
+    def release(
+        self, checkpoints: Mapping[int, int | None], *, epochs: Mapping[int, int] | None = None
+    ) -> None:
         """Let go of shards, with their last checkpoints. From here on nothing is done under their epochs."""
-        given = last_positions(checkpoints)
-        shards = self._shards_now(given)
+        given = self._still_held(last_positions(checkpoints), epochs)
+        shards = self._shards_to_leave(given)
         with self._changed:
             consumer = self._consumer
-            leases = [(self._lease(number), offset) for number, offset in given.items()]
+            still = self._still_held(given, epochs)
+            leases = [(self._lease(number), offset) for number, offset in still.items()]
             changes, refusal = _let_go(consumer, leases, shards)
         self._carry_out(consumer, changes, shards)
         if refusal is not None:
@@ -269,6 +272,18 @@ class LeasedMembership(Member):
         wanted = [self._lease(number).shard for number in concerned]
         self._stream = self._service.refresh_stream(self._stream, wanted)
         return self._stream.shards
+
+    def _shards_to_leave(self, given: Mapping[ShardId, int | None]) -> Sequence[Shard]:
+        """The same for shards that are let go of. If the store is away, they are let go of all the same: the
+        next look that succeeds says it again, and knows where they end."""
+        try:
+            return self._shards_now(given)
+        except StoreError as error:
+            _log.info("%s lets go of %s unseen: %s", self.name, sorted(given), error)
+        return tuple(
+            replace(shard, next_offset=max(shard.next_offset, given.get(shard.id) or 0))
+            for shard in self._stream.shards
+        )
 
     def _view(self) -> View:
         """One look: rows first, then the stream, so that every row's shard is known."""

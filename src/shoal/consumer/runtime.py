@@ -425,11 +425,10 @@ class Runtime:
     def _let_go(self, due: Sequence[tuple[Tenure, int]]) -> None:
         """What is not answered, the membership says again with its heartbeats."""
         try:
-            mine: dict[int, int | None] = {
-                tenure.shard: at for tenure, at in due if self._hands[tenure].is_mine
-            }
-            if mine:
-                self._member.release(mine)
+            self._member.release(
+                {tenure.shard: at for tenure, at in due},
+                epochs={tenure.shard: tenure.epoch for tenure, _ in due},
+            )
         except ShoalError as error:
             self.stats.refused(error)
             shards = [tenure.shard for tenure, _ in due]
