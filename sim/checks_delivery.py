@@ -91,9 +91,12 @@ class DeliveryChecks:
         first, end = batch
         story, row = self._story(shard), self._stream.shards[shard]
         if self.is_lenient:
-            latest = story.tellings[-1]
-            if first <= max(latest.reached, row.first_offset):
-                latest.reached = max(latest.reached, end)
+            # Of the latest that it continues: an owner may go on for a while after a reset, which may be
+            # forgotten in its turn.
+            for telling in reversed(story.tellings):
+                if first <= max(telling.reached, row.first_offset):
+                    telling.reached = max(telling.reached, end)
+                    break
             return
         before = story.handed.get((epoch, incarnation))
         if before is not None and first < before:
