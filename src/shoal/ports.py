@@ -397,6 +397,10 @@ class GroupService(Protocol):
     def leased(self, group: Group) -> LeasedGroup:
         """The table that a leased group's consumers share."""
 
+    def unbound(self, group_id: int) -> Collection[ShardId]:
+        """Shards of a leased group that wait for no ancestor: they were there when it became in-order. Others
+        join them only when the group's version rises."""
+
     def join(self, name: StreamName, group: str, newcomer: Newcomer) -> Joined:
         """Become a member. What it is given, the first heartbeat tells."""
 

@@ -18,7 +18,7 @@ from typing import Final
 from shoal.complaints import Complaints
 from shoal.core.balance import STRATEGIES, Strategy
 from shoal.core.checkpoint import Save
-from shoal.core.claims import born
+from shoal.core.claims import born, unbound
 from shoal.core.describing import Block, GroupInfo, described
 from shoal.core.errors import HubClosed, ShoalError, StoreBusy, StrategyRefused, UnknownGroup
 from shoal.core.events import (
@@ -216,6 +216,11 @@ class LocalGroups:
     def leased(self, group: Group) -> LeasedGroup:
         """See GroupService."""
         return self._leased.joined(group)
+
+    def unbound(self, group_id: int) -> frozenset[ShardId]:
+        """See GroupService."""
+        loaded = self._store.load_group(group_id)
+        return frozenset() if loaded is None else unbound(loaded[0].claims)
 
     def check_read(self, name: StreamName, shard: ShardId, fence: Fence) -> None:
         """Refuse a read of a leased group's shard under an epoch that is not current."""

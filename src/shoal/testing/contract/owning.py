@@ -271,6 +271,39 @@ class OwnershipContract(HubSuite):
             hub.split_shard(orders, 0)
             holds(anna, [0, 1, 2])
 
+    def test_a_group_that_becomes_ordered_binds_only_shards_that_are_born_later(
+        self, hub: Hub, orders: str, coordination: str
+    ) -> None:
+        hub.create_stream(orders, shards=1)
+        hub.append(orders, 0, [b"a"])
+        hub.create_group(orders, "billing", in_order=False, timeout=10, coordination=coordination)
+        left, right = hub.split_shard(orders, 0)
+        hub.append(orders, left.id, [b"b"])
+        hub.update_group(orders, "billing", in_order=True)  # Nobody has looked at the children yet.
+        with hub.join_group(orders, "billing", "anna") as anna:
+            holds(anna, [0, left.id, right.id])
+            hub.split_shard(orders, left.id)
+            eventually(lambda: len(hub.describe_group(orders, "billing").shards) == 5, "children are seen")
+            states = [str(shard.state) for shard in hub.describe_group(orders, "billing").shards]
+            assert states == [*["already_alloc"] * 3, "wait", "wait"]
+        hub.update_group(orders, "billing", in_order=False)  # What waited is released, and stays so.
+        hub.update_group(orders, "billing", in_order=True)
+        with hub.join_group(orders, "billing", "bert") as bert:
+            holds(bert, range(5))
+
+    def test_a_member_hears_what_a_group_that_was_unordered_for_a_moment_has_released(
+        self, hub: Hub, orders: str, coordination: str
+    ) -> None:
+        hub.create_stream(orders, shards=1)
+        hub.append(orders, 0, [b"a"])
+        hub.create_group(orders, "billing", timeout=1.0, coordination=coordination)
+        with hub.join_group(orders, "billing", "anna") as anna:
+            holds(anna, [0])
+            hub.split_shard(orders, 0)
+            hub.update_group(orders, "billing", in_order=False)
+            hub.update_group(orders, "billing", in_order=True)
+            holds(anna, [0, 1, 2])
+
     # --- Going back. ---
 
     def test_a_forced_checkpoint_opens_a_shard_again_that_was_over(
