@@ -250,8 +250,9 @@ class GroupStore(Protocol):
     def add_watches(self, group_id: int, watches: Sequence[tuple[Member, Member]]) -> None:
         """Save what an observer saw: each (before, after) only if the row is still as it was before."""
 
-    def is_unsettled(self, group_id: int) -> bool:
-        """Whether the stream has moved on since the group's last step: births, or ends that were reached."""
+    def is_unsettled(self, group_id: int, seen: int) -> bool:
+        """Whether there may be something to decide: the group is at another version than the one `seen`, the
+        stream has moved on (births, or ends that were reached), or a shard is given to nobody."""
 
     def has_timers(self, group_id: int) -> bool:
         """Whether anything in the group waits for time to pass: a bounded hand-over, or distrust."""

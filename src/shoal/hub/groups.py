@@ -410,6 +410,8 @@ class _Served:
     members: Sequence[Member] = ()
     timers: Timers | None = None
     """What waits for time to pass."""
+    version: int = -1
+    """Of the group, when it was last looked at whether there is something to decide."""
     read_s: float = 0.0
     pause_s: float = field(default=0.5)
 
@@ -498,8 +500,10 @@ class _Watch:
         for member in one.members:
             if is_dead(member):
                 self._step(group_id, Expire(incarnation=member.incarnation, beat=member.beat))
-        if self._store.is_unsettled(group_id):
-            self._step(group_id, Sync())
+        if self._store.is_unsettled(group_id, one.version):
+            # Whoever made the last step may not know the group's rules or its strategy, and have left open
+            # what we can decide; and a strategy that failed may have been mended.
+            one.version = self._step(group_id, Sync()).group.version
 
     def _pass_time(self, group_id: int, seen: Timers | None, elapsed_ms: int) -> Timers | None:
         """Where time itself moves something (a bounded hand-over, a store's forgetting), let it pass.
