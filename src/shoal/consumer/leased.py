@@ -74,7 +74,8 @@ class LeasedMembership(Member):
         leased = service.groups.leased(group)
         self._table, self._key, self._starts = leased.table, leased.key, leased.starts
         self._interval_ms = interval_ms or default_interval_ms(group.settings.timeout_ms)
-        self._settings = group.settings
+        self._settings, self._version = group.settings, group.version
+        self._unbound = service.groups.unbound(group.id)
         self._error: ShoalError | None = None
         self._is_retired = False
         super().__init__(service, stream, group.name, name, listener)
@@ -289,7 +290,14 @@ class LeasedMembership(Member):
         """One look: rows first, then the stream, so that every row's shard is known."""
         rows, instances, sequence = self._table.glance(self._key)
         shards = self._shards_now()
-        return View(rows=rows, instances=instances, sequence=sequence, shards=shards, starts=self._starts)
+        return View(
+            rows=rows,
+            instances=instances,
+            sequence=sequence,
+            shards=shards,
+            starts=self._starts,
+            unbound=self._unbound,
+        )
 
     def _carry_out(
         self,
@@ -426,6 +434,9 @@ class LeasedMembership(Member):
         began = time.monotonic()
         group = self._service.groups.find(self.stream, self.group)
         check_same(group, self.group_id, str(self.stream))
+        if group.version != self._version:
+            # Before the settings count: in order, with nothing released, shards would wait that need not.
+            self._unbound, self._version = self._service.groups.unbound(group.id), group.version
         self._settings = group.settings
         if isinstance(self._consumer.error, UnknownConsumer):
             self._come_back()

@@ -15,7 +15,7 @@ from shoal.consumer.checkpointer import Checkpointer, Notebook
 from shoal.consumer.membership import BOOT_CLOCK
 from shoal.consumer.processor import Factory, Processor
 from shoal.core.checking import is_whole
-from shoal.core.errors import LeaseLost, ShoalError
+from shoal.core.errors import LeaseLost, ShoalError, text_of
 from shoal.core.tasks import Failure, Initialize, Process, ProcessNothing, SetAside, ShutDown, Task
 from shoal.wire.batch import Batch
 from shoal.wire.delivered import Delivered, Guard
@@ -138,7 +138,7 @@ class UserCode:
         is_away = isinstance(error, ShoalError) and error.retriable
         return Failure(
             kind=type(error).__qualname__,
-            text=_text(error),
+            text=text_of(error),
             reached=None if batch is None else batch.suspect,
             is_outage=is_away or isinstance(error, self._outages),
         )
@@ -147,13 +147,3 @@ class UserCode:
 clock_ns: Final = partial(time.clock_gettime_ns, BOOT_CLOCK)
 """The clock that deadlines count by, one for all processes of a machine. It is asked before every record: a
 function of ours around it would cost as much again."""
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)[:_TEXT_MAX]
-    except Exception as worse:  # noqa: BLE001 - around user code: an error that cannot even be shown
-        return f"(its text raised {type(worse).__qualname__})"
-
-
-_TEXT_MAX: Final = 2000

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from shoal.core.claims import unbound
 from shoal.core.group import Claim, Group, Member, MemberStatus, Note, ShardState
 from shoal.core.lease import Change, ChangeKind, InstanceRow, LeaseRow
 from shoal.core.model import Shard, ShardId
@@ -19,8 +20,9 @@ def as_group(
     shards: Sequence[Shard],
     starts: Mapping[ShardId, int],
 ) -> Group:
-    """The group with members and claims as its rows say."""
-    found = standing(rows, shards)
+    """The group with members and claims as its rows say. The claims that it comes with tell what is bound."""
+    free = unbound(group.claims)
+    found = standing(rows, shards, free)
     living = {row.incarnation for row in instances if not row.is_dead}
     claims = []
     for shard in shards:
@@ -31,7 +33,8 @@ def as_group(
         else:
             # Cleaned up after its end, or not made yet.
             is_done = shard.id in found.ended
-            waits = group.settings.in_order and any(parent not in found.ended for parent in shard.parents)
+            is_bound = group.settings.in_order and shard.id not in free
+            waits = is_bound and any(parent not in found.ended for parent in shard.parents)
             state = ShardState.OVER if is_done else ShardState.WAIT if waits else ShardState.NOT_ALLOC
             at = shard.next_offset if is_done else starts.get(shard.id, shard.first_offset)
             claims.append(Claim(shard=shard.id, state=state, checkpoint=at))

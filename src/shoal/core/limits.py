@@ -101,6 +101,9 @@ STEP_TRIES_MAX: Final = 64
 EPOCH_JUMP: Final = 1 << 20
 """After the store forgot commits, epochs go on so much higher: none that was given before comes again."""
 
+TEXT_LENGTH_MAX: Final = 2000
+"""Of what an error of user code says: enough to know it again, and it fits every column that keeps it."""
+
 HISTORY_KEPT: Final = 1000
 """Lines of a group's history."""
 
