@@ -329,8 +329,8 @@ class Runtime:
         self._touched[tenure] = None
         with self._lock:
             if came.is_postponed:
+                self.stats.put_off(held.done_of(task))
                 self._crew.postponed(tenure, task, boot_ms(), self._late_ms(tenure))
-                self.stats.postponed += 1
             elif came.is_bereft:
                 self._crew.bereft(tenure, task.lane)
             elif came.failure is None:

@@ -254,23 +254,22 @@ class Tenure:
                     return []  # The store knows that it is over.
                 self._is_end_refused = True
             case Process():
-                left = left_of(lane.queue[0], lane.said)
-                if left is None:
-                    # It failed after it had declared everything done: nothing is to be tried again.
-                    lane.finished = lane.take().next
-                    lane.attempts, lane.failure = 0, None
+                if not self._is_left(lane):
                     return self._stopped_by(failure)
-                lane.take()
-                lane.put_first([left])
                 if self._rules.policy is Policy.BEST_TRIED and self._is_narrowed(lane, failure):
                     return []
         self._hold(lane, failure, now_ms, dice)
         return self._stopped_by(failure)
 
     def postponed(self, lane_number: int, due_ms: int) -> None:
-        """The task was not begun, or not finished, for want of a valid deadline: it begins anew then."""
-        lane, _ = self._finish(lane_number)
+        """The task was not begun, or not finished, for want of a valid deadline: it begins anew then.
+
+        What it had declared done before does not come again.
+        """
+        lane, task = self._finish(lane_number)
         lane.due_ms = due_ms
+        if isinstance(task, Process):
+            self._is_left(lane)
 
     def bereft(self, lane_number: int) -> None:
         """The lane's processor is gone, and a task, if there is one, was not begun; another will follow.
@@ -450,6 +449,18 @@ class Tenure:
 
     def _stopped_by(self, failure: Failure) -> list[Action]:
         return [StopWorker(failure=failure)] if self._rules.policy is Policy.STOP else []
+
+    @staticmethod
+    def _is_left(lane: Lane) -> bool:
+        """Of a piece that was not finished, only what was not declared done comes again, if there is such."""
+        piece = lane.take()
+        left = left_of(piece, lane.said)
+        if left is not None:
+            lane.put_first([left])
+            return True
+        lane.finished = piece.next
+        lane.attempts, lane.failure = 0, None
+        return False
 
     def _hold(self, lane: Lane, failure: Failure, now_ms: int, dice: float) -> None:
         """Try again later, in place."""
