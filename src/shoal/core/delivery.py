@@ -67,6 +67,8 @@ class Tenure:
         """The checkpoint that the store has."""
         self.is_fetching = False
         self.fetch_due_ms: int | None = None
+        self._unread: Blocked | None = None
+        """Why what comes next cannot be read, if that does not pass by itself."""
         self.is_idle = False
         """There was nothing new, and nothing has been heard of since."""
         self.idle_ms = 0
@@ -113,7 +115,7 @@ class Tenure:
         for lane in self.lanes:
             if lane.failure is not None:
                 return Blocked(failure=lane.failure, attempts=lane.attempts)
-        return None
+        return self._unread
 
     @property
     def wanted(self) -> Fetch | None:
@@ -164,7 +166,7 @@ class Tenure:
     def got(self, pieces: Sequence[Sequence[Piece]], next_offset: int, *, is_end: bool) -> None:
         """Records came, for each lane its pieces. What comes after a stop is of no use any more."""
         assert len(pieces) == len(self.lanes), f"{len(pieces)} lanes of {len(self.lanes)}"
-        self.is_fetching = False
+        self.is_fetching, self._unread = False, None
         if self.phase is not Phase.PROCESSING:
             return
         for lane, mine in zip(self.lanes, pieces, strict=True):
@@ -173,10 +175,13 @@ class Tenure:
         if is_end:
             self.end = next_offset
 
-    def fetch_failed(self, due_ms: int) -> None:
-        """Nothing came. It is tried again then."""
+    def fetch_failed(self, due_ms: int, failure: Failure | None = None) -> None:
+        """Nothing came. It is tried again then. `failure`: what holds the shard up until someone acts."""
         self.is_fetching = False
         self.fetch_due_ms = due_ms
+        if failure is not None:
+            attempts = 0 if self._unread is None else self._unread.attempts
+            self._unread = Blocked(failure=failure, attempts=attempts + 1)
 
     def jump(self, to: int, lane_number: int | None = None) -> int:
         """Retention was faster, and the user said to go on behind it: how many records were never seen.
@@ -198,7 +203,7 @@ class Tenure:
 
     def got_again(self, lane_number: int, pieces: Sequence[Piece], next_offset: int) -> None:
         """A part of what a lane wanted once more came; the next part goes behind it."""
-        self.is_fetching = False
+        self.is_fetching, self._unread = False, None
         lane = self.lanes[lane_number]
         if self.phase is not Phase.PROCESSING or lane.missing is None:
             return
