@@ -189,4 +189,10 @@ WORKERS: Final = (
         ("newcomer", "stop", "slow store"),
         mutations.begins_again,
     ),
+    _bug(
+        "what was done comes again after the deadline",
+        "nothing comes again that user code declared done, unless it asks",
+        ("outage", "slow code", "one by one", "long batches", "saves_midway"),
+        mutations.all_of_it_after_the_deadline,
+    ),
 )

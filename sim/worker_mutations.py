@@ -261,3 +261,11 @@ def strict_sets_aside() -> Replacement:
             lane.due_ms, lane.attempts, lane.failure = None, 0, None
 
     return Tenure, "_hold", hold
+
+
+def all_of_it_after_the_deadline() -> Replacement:
+    def postponed(tenure: Tenure, lane_number: int, due_ms: int) -> None:
+        lane = tenure.lanes[lane_number]
+        lane.task, lane.due_ms = None, due_ms
+
+    return Tenure, "postponed", postponed

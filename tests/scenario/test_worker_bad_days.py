@@ -235,6 +235,19 @@ def test_stop_may_be_called_by_a_processor(work: Make) -> None:
     assert not worker.is_running
 
 
+def test_stop_may_be_called_by_a_listener(work: Make) -> None:
+    returned = threading.Event()
+
+    def listener(what: str, shard: int, epoch: int) -> None:
+        if what == "opened":
+            worker.stop()
+            returned.set()
+
+    worker = work(save_now, listener=listener).start()
+    assert returned.wait(5), "it asks, and does not wait for itself"
+    assert worker.wait(5)
+
+
 # --- Checkpoints as they must not be. ----------------------------------------------------------------
 
 
@@ -274,6 +287,40 @@ def test_a_checkpointer_refuses_what_makes_no_sense_and_serves_other_threads(hub
     assert checkpointer.position() == 5
 
 
+def test_a_save_in_an_empty_batch_saves_what_was_processed(hub: Hub, work: Make) -> None:
+    """Of a lane whose last record is not the shard's last one, too."""
+    hub.append(STREAM, 0, [shoal.Record(0, 1, b"%d" % n, b"x", {}) for n in range(40)])
+    told: list[int] = []
+
+    def process(batch: Batch, checkpointer: Checkpointer) -> None:
+        if not len(batch):
+            checkpointer.save(persist=False)
+            told.append(batch.shard)
+
+    worker = work(process, parallelism=4, call_when_idle=0.05).start()
+    eventually(lambda: told.count(0) >= 8 and told.count(1) >= 8, "all lanes are told, and save")
+    assert worker.stats.failures == 0
+    worker.stop()
+    assert checkpoints(hub, STREAM, GROUP) == {0: 45, 1: 5}
+
+
+def test_who_went_back_may_still_return_its_position(hub: Hub, work: Make) -> None:
+    """It is beyond the batch then: more was declared done before."""
+    diary = Diary()
+
+    def process(batch: Batch, checkpointer: Checkpointer) -> int:
+        checkpointer.save(persist=False)
+        if batch.shard == 0 and len(diary.offsets(0)) == 5:
+            return 1
+        return checkpointer.position()
+
+    worker = work(diary.processor(work=process), batch_records=2).start()
+    eventually(lambda: diary.offsets(0) == [0, 1, 2, 3, 4, 1, 2, 3, 4], "all of it again, once")
+    append_numbers(hub, STREAM, 0, range(5, 6))
+    eventually(lambda: diary.offsets(0)[-1] == 5, "and what is new")
+    assert worker.stats.failures == 0
+
+
 def test_saves_of_many_lanes_at_once_do_not_cross(hub: Hub, work: Make) -> None:
     hub.append(STREAM, 0, [shoal.Record(0, 1, b"%d" % n, b"x", {}) for n in range(400)])
 
@@ -303,14 +350,22 @@ def test_records_that_retention_removed_stop_a_shard_or_are_jumped_as_the_user_s
     eventually(lambda: standing.stats.fetch_errors >= 2, "it stands still and says so")
     eventually(lambda: diary.offsets(1) == list(range(5)), "the other shard goes on")
     assert diary.offsets(0) == []
+    eventually(lambda: _blocked(hub, 0).startswith("OffsetExpired: "), "whoever looks at the group sees it")
+    assert _blocked(hub, 1) == ""
     assert "offset=0" in caplog.text
     standing.stop()
     jumping = work(diary.processor(), on_expired="jump").start()
     eventually(lambda: diary.offsets(0) == [5, 6, 7], "it goes on behind what is gone")
     assert jumping.stats.skipped == 5
+    eventually(lambda: _blocked(hub, 0) == "", "nothing holds it up any more")
     assert "retention removed 5 records" in caplog.text
     jumping.stop()
     assert checkpoints(hub, STREAM, GROUP)[0] == 8
+
+
+def _blocked(hub: Hub, shard: int) -> str:
+    blocked = hub.describe_group(STREAM, GROUP).shards[shard].blocked
+    return "" if blocked is None else blocked.error
 
 
 def test_going_back_to_what_retention_removed_jumps_too(hub: Hub, work: Make) -> None:
@@ -461,9 +516,10 @@ def test_user_code_runs_on_the_users_executor_and_ends_without_it(hub: Hub, work
     assert checkpoints(hub, STREAM, GROUP) == {0: 5, 1: 5}
 
 
-def test_a_listener_that_raises_does_no_harm(work: Make) -> None:
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit])
+def test_a_listener_that_raises_does_no_harm(work: Make, kind: type[BaseException]) -> None:
     def listener(what: str, shard: int, epoch: int) -> None:
-        raise RuntimeError(what)
+        raise kind(what)
 
     worker = work(save_now, listener=listener).start()
     eventually(lambda: worker.stats.records == 10, "all is processed")

@@ -633,6 +633,20 @@ def test_one_put_off_for_want_of_a_deadline_begins_anew_and_counts_no_attempt() 
     assert action.attempt == 1
 
 
+def test_what_was_declared_done_before_the_deadline_passed_does_not_come_again() -> None:
+    made = processing()
+    give(made, [0, 1, 2, 3], [4])
+    process(made)
+    made.save(0, 2)
+    made.postponed(0, 50)
+    assert made.queued_bytes == 30
+    assert process(made, 50) == [2, 3]
+    made.save(0, 4)
+    made.postponed(0, 100)
+    assert process(made, 100) == [4]
+    assert made.checkpoint == 4
+
+
 def test_a_failure_on_the_way_out_is_left_to_the_next_owner() -> None:
     made = processing(STOP)
     give(made, [0, 1])

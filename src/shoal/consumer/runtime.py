@@ -143,7 +143,7 @@ class Runtime:
 
     @property
     def is_in_user_code(self) -> bool:
-        """Whether this is called by a processor of its own, which must not wait for itself."""
+        """Whether this is called by a processor or listener of its own, which must not wait for itself."""
         return getattr(self._in_user_code, "is_so", False)
 
     # --- The thread by the clock. --------------------------------------------------------------------
@@ -329,8 +329,8 @@ class Runtime:
         self._touched[tenure] = None
         with self._lock:
             if came.is_postponed:
+                self.stats.put_off(held.done_of(task))
                 self._crew.postponed(tenure, task, boot_ms(), self._late_ms(tenure))
-                self.stats.postponed += 1
             elif came.is_bereft:
                 self._crew.bereft(tenure, task.lane)
             elif came.failure is None:
@@ -366,10 +366,13 @@ class Runtime:
 
     def _tell(self, what: str, tenure: Tenure) -> None:
         if self._listener is not None:
+            self._in_user_code.is_so = True
             try:
                 self._listener(what, tenure.shard, tenure.epoch)
-            except Exception:  # noqa: BLE001 - around user code
+            except BaseException:  # noqa: BLE001 - around user code
                 _log.exception("the listener of %s raised", self._member.name)
+            finally:
+                self._in_user_code.is_so = False
 
     # --- Records. ------------------------------------------------------------------------------------
 

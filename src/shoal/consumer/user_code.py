@@ -121,6 +121,8 @@ class UserCode:
             checkpointer.hand(None)
         if answer is None:
             return None
+        if is_whole(answer) and answer > batch.next_offset and answer == checkpointer.position():
+            return batch.next_offset  # Who went back had declared more done before: there is no rest of this.
         if not is_whole(answer) or not 0 <= answer <= batch.next_offset:
             raise TypeError(
                 f"process returned {answer!r}: return None, or an offset from 0 to {batch.next_offset} to go "

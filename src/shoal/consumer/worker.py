@@ -221,7 +221,7 @@ class Worker:
         """Finish what runs, hand everything over, leave. Raises what ended the worker by itself, if it did.
 
         After `timeout` seconds (`stop_timeout`) what still runs is given up: it can save nothing more. Called
-        by a processor, it only asks: what calls it is what would be waited for.
+        by a processor or the listener, it only asks: what calls it is what would be waited for.
         """
         if self._process != os.getpid():
             return  # It was never started here.

@@ -292,7 +292,9 @@ class Crew:
         if isinstance(error, OffsetExpired) and self._rules.is_expired_skipped:
             skipped = tenure.jump(error.first_offset, wanted.lane)
             return [Skipped(tenure=tenure, records=skipped, offset=error.first_offset)]
-        tenure.fetch_failed(now_ms + _REFETCH_MS)
+        is_standing = isinstance(error, OffsetExpired)
+        failure = Failure(kind=type(error).__name__, text=str(error)) if is_standing else None
+        tenure.fetch_failed(now_ms + _REFETCH_MS, failure)
         if error.retriable or isinstance(error, NotOwner | Fenced | OffsetExpired):
             return [ReadFailed(tenure=tenure, error=error)]
         return [Fail(error=error), *self.stop(now_ms)]

@@ -67,6 +67,8 @@ class Tenure:
         """The checkpoint that the store has."""
         self.is_fetching = False
         self.fetch_due_ms: int | None = None
+        self._unread: Blocked | None = None
+        """Why what comes next cannot be read, if that does not pass by itself."""
         self.is_idle = False
         """There was nothing new, and nothing has been heard of since."""
         self.idle_ms = 0
@@ -113,7 +115,7 @@ class Tenure:
         for lane in self.lanes:
             if lane.failure is not None:
                 return Blocked(failure=lane.failure, attempts=lane.attempts)
-        return None
+        return self._unread
 
     @property
     def wanted(self) -> Fetch | None:
@@ -164,7 +166,7 @@ class Tenure:
     def got(self, pieces: Sequence[Sequence[Piece]], next_offset: int, *, is_end: bool) -> None:
         """Records came, for each lane its pieces. What comes after a stop is of no use any more."""
         assert len(pieces) == len(self.lanes), f"{len(pieces)} lanes of {len(self.lanes)}"
-        self.is_fetching = False
+        self.is_fetching, self._unread = False, None
         if self.phase is not Phase.PROCESSING:
             return
         for lane, mine in zip(self.lanes, pieces, strict=True):
@@ -173,10 +175,13 @@ class Tenure:
         if is_end:
             self.end = next_offset
 
-    def fetch_failed(self, due_ms: int) -> None:
-        """Nothing came. It is tried again then."""
+    def fetch_failed(self, due_ms: int, failure: Failure | None = None) -> None:
+        """Nothing came. It is tried again then. `failure`: what holds the shard up until someone acts."""
         self.is_fetching = False
         self.fetch_due_ms = due_ms
+        if failure is not None:
+            attempts = 0 if self._unread is None else self._unread.attempts
+            self._unread = Blocked(failure=failure, attempts=attempts + 1)
 
     def jump(self, to: int, lane_number: int | None = None) -> int:
         """Retention was faster, and the user said to go on behind it: how many records were never seen.
@@ -198,7 +203,7 @@ class Tenure:
 
     def got_again(self, lane_number: int, pieces: Sequence[Piece], next_offset: int) -> None:
         """A part of what a lane wanted once more came; the next part goes behind it."""
-        self.is_fetching = False
+        self.is_fetching, self._unread = False, None
         lane = self.lanes[lane_number]
         if self.phase is not Phase.PROCESSING or lane.missing is None:
             return
@@ -254,23 +259,22 @@ class Tenure:
                     return []  # The store knows that it is over.
                 self._is_end_refused = True
             case Process():
-                left = left_of(lane.queue[0], lane.said)
-                if left is None:
-                    # It failed after it had declared everything done: nothing is to be tried again.
-                    lane.finished = lane.take().next
-                    lane.attempts, lane.failure = 0, None
+                if not self._is_left(lane):
                     return self._stopped_by(failure)
-                lane.take()
-                lane.put_first([left])
                 if self._rules.policy is Policy.BEST_TRIED and self._is_narrowed(lane, failure):
                     return []
         self._hold(lane, failure, now_ms, dice)
         return self._stopped_by(failure)
 
     def postponed(self, lane_number: int, due_ms: int) -> None:
-        """The task was not begun, or not finished, for want of a valid deadline: it begins anew then."""
-        lane, _ = self._finish(lane_number)
+        """The task was not begun, or not finished, for want of a valid deadline: it begins anew then.
+
+        What it had declared done before does not come again.
+        """
+        lane, task = self._finish(lane_number)
         lane.due_ms = due_ms
+        if isinstance(task, Process):
+            self._is_left(lane)
 
     def bereft(self, lane_number: int) -> None:
         """The lane's processor is gone, and a task, if there is one, was not begun; another will follow.
@@ -450,6 +454,18 @@ class Tenure:
 
     def _stopped_by(self, failure: Failure) -> list[Action]:
         return [StopWorker(failure=failure)] if self._rules.policy is Policy.STOP else []
+
+    @staticmethod
+    def _is_left(lane: Lane) -> bool:
+        """Of a piece that was not finished, only what was not declared done comes again, if there is such."""
+        piece = lane.take()
+        left = left_of(piece, lane.said)
+        if left is not None:
+            lane.put_first([left])
+            return True
+        lane.finished = piece.next
+        lane.attempts, lane.failure = 0, None
+        return False
 
     def _hold(self, lane: Lane, failure: Failure, now_ms: int, dice: float) -> None:
         """Try again later, in place."""
