@@ -1092,3 +1092,28 @@ def test_who_goes_back_behind_what_was_set_aside_gets_it_again() -> None:
     made.returned(0, back_to=0)
     made.got_again(0, [Piece([0, 1, 2])], 3)
     assert process(made) == [0, 1, 2]
+
+
+def test_a_shard_is_not_saved_to_its_end_while_a_lane_has_gone_back() -> None:
+    made = processing(lanes=2)
+    give(made, [0, 1, 2, 3], lanes=2)
+    begun(made)
+    made.save(0, 3)
+    made.returned(0)
+    made.save(1, 4)
+    assert made.unsaved == 4
+    made.returned(1, back_to=1)
+    assert made.unsaved is not None
+    assert int(made.unsaved) == 1, "or the shard would be over, and its children would begin"
+    assert made.checkpoint == 4
+    made.got_again(1, [Piece([1]), Piece([3])], 4)
+    assert made.unsaved is not None
+    assert int(made.unsaved) == 1
+    begun(made)
+    made.save(1, 2)
+    assert made.unsaved is not None
+    assert int(made.unsaved) == 2
+    made.returned(1)
+    begun(made)
+    made.returned(1)
+    assert made.unsaved == 4

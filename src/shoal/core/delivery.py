@@ -97,11 +97,15 @@ class Tenure:
 
         What lanes have done beyond it goes with it, and need not be repeated.
         """
+        return self._checkpoint([self._mark(lane) for lane in self.lanes])
+
+    def _mark(self, lane: Lane) -> int:
         # One that has begun anew may have lanes that have done more than was fetched again.
-        marks = tuple(
-            max(self.fetched, lane.done) if (owed := lane.owes_from) is None else owed for lane in self.lanes
-        )
-        ahead = (marks,) if len(marks) > 1 else ()
+        owed = lane.owes_from
+        return max(self.fetched, lane.done) if owed is None else owed
+
+    def _checkpoint(self, marks: Sequence[int]) -> Checkpoint:
+        ahead = (tuple(marks),) if len(marks) > 1 else ()
         return Checkpoint(min(marks), (*self.done_before, *ahead))
 
     @property
@@ -313,8 +317,17 @@ class Tenure:
 
     @property
     def unsaved(self) -> int | None:
-        """The checkpoint, if the store has not got it."""
-        checkpoint = self.checkpoint
+        """What is to be saved, if the store has not got it.
+
+        What user code has gone back to counts as done when it is done again: if the end of a shard were saved
+        before that, the shard would be over, and its children would begin.
+        """
+        checkpoint = self._checkpoint(
+            [
+                self._mark(lane) if (again := lane.again_from) is None else min(self._mark(lane), again)
+                for lane in self.lanes
+            ]
+        )
         is_known = checkpoint < self.persisted or is_same(checkpoint, self.persisted)
         return None if is_known else checkpoint
 
