@@ -34,7 +34,7 @@ from shoal.core.errors import (
 from shoal.core.group import Group, default_interval_ms
 from shoal.core.holding import Answered, Holding, Lease
 from shoal.core.lease import Change, LeaseRow, Row
-from shoal.core.lease_view import noted
+from shoal.core.lease_view import known_names, noted
 from shoal.core.leasing import LeasedConsumer, Outcome, Told
 from shoal.core.limits import STEP_TRIES_MAX
 from shoal.core.membership import check_same
@@ -76,6 +76,7 @@ class LeasedMembership(Member):
         self._interval_ms = interval_ms or default_interval_ms(group.settings.timeout_ms)
         self._settings, self._version = group.settings, group.version
         self._unbound = service.groups.unbound(group.id)
+        self._names: dict[str, str] = {}
         self._error: ShoalError | None = None
         self._is_retired = False
         super().__init__(service, stream, group.name, name, listener)
@@ -289,6 +290,7 @@ class LeasedMembership(Member):
     def _view(self) -> View:
         """One look: rows first, then the stream, so that every row's shard is known."""
         rows, instances, sequence = self._table.glance(self._key)
+        self._names = known_names(self._names, rows, instances)
         shards = self._shards_now()
         return View(
             rows=rows,
@@ -348,7 +350,7 @@ class LeasedMembership(Member):
     def _record(self, tried: Sequence[Tried]) -> None:
         """The history, for people: what happened does not depend on it."""
         done = [one.change for one in tried if one.outcome is Outcome.DONE]
-        notes = [note for change in done if (note := noted(change, self.name)) is not None]
+        notes = [note for change in done if (note := noted(change, self.name, self._names)) is not None]
         if notes:
             try:
                 self._service.groups.record(self.group_id, notes)

@@ -380,7 +380,7 @@ class LocalGroups:
         lagging: dict[ShardId, int] = {}
         for claim in group.claims:
             shard = stream.shards[claim.shard]
-            position = max(claim.checkpoint, shard.first_offset)
+            position = max(claim.start, shard.first_offset)
             if position < shard.next_offset:
                 lagging[shard.id] = position
         found = self._store.batches_at(stream.id, lagging) if lagging else {}

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shoal import Hub
@@ -256,6 +257,11 @@ class OwnershipContract(HubSuite):
             holds(anna, range(4))
             epoch = anna.leases[ShardId(1)].epoch
             assert len(hub.read(stream, 1, 0, group="billing", epoch=epoch)) == 10
+            of_numpy: Any = np.int64(epoch)
+            assert len(hub.read(stream, 1, 0, group="billing", epoch=of_numpy)) == 10
+            hub.checkpoint(stream, "billing", 1, 0, epoch=of_numpy)
+            with pytest.raises(InvalidInput, match="show the epoch of your lease, or use force"):
+                hub.checkpoint(stream, "billing", 1, 0)
             with pytest.raises(Fenced):
                 hub.read(stream, 1, 0, group="billing", epoch=epoch - 1)
             with pytest.raises(Fenced):
@@ -349,6 +355,17 @@ class OwnershipContract(HubSuite):
             holds(anna, [0, 1, 2])
 
     # --- Going back. ---
+
+    def test_what_is_to_come_again_counts_before_its_owner_has_let_go(self, hub: Hub, stream: str) -> None:
+        with hub.join_group(stream, "billing", "anna") as anna:
+            holds(anna, range(4))
+            anna.checkpoint({0: 10})
+            eventually(lambda: hub.describe_group(stream, "billing").shards[1].lag_s > 0, "time passes")
+            shard = hub.describe_group(stream, "billing").shards[0]
+            assert (shard.lag, shard.lag_s) == (0, 0.0)
+            hub.checkpoint(stream, "billing", 0, 3, force=True)
+            shard = hub.describe_group(stream, "billing").shards[0]
+            assert (shard.state, shard.lag, shard.lag_s > 0) == ("transfer", 7, True)
 
     def test_a_forced_checkpoint_opens_a_shard_again_that_was_over(
         self, hub: Hub, orders: str, coordination: str
