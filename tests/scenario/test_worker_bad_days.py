@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -20,6 +20,7 @@ from shoal.core.aside import origin_of
 from shoal.core.errors import (
     CheckpointMisuse,
     HubClosed,
+    InvalidInput,
     LeaseLost,
     NotFound,
     ProcessorFailed,
@@ -514,6 +515,42 @@ def test_user_code_runs_on_the_users_executor_and_ends_without_it(hub: Hub, work
     assert all(name.startswith("mine") for name in names)
     assert told == [Reason.STOPPED] * 2
     assert checkpoints(hub, STREAM, GROUP) == {0: 5, 1: 5}
+
+
+def test_what_an_executor_cancels_is_done_without_it(hub: Hub, work: Make) -> None:
+    executor = ThreadPoolExecutor(1)
+    begun, go = threading.Event(), threading.Event()
+
+    def process(batch: Batch, checkpointer: Checkpointer) -> None:
+        begun.set()
+        go.wait(20)
+        checkpointer.save(persist=False)
+
+    worker = work(process, executor=executor).start()
+    assert begun.wait(20)
+    eventually(lambda: executor._work_queue.qsize() > 0, "the other shard waits for its turn")
+    executor.shutdown(wait=False, cancel_futures=True)
+    go.set()
+    eventually(lambda: worker.stats.records == 10, "all is processed")
+    assert worker.stats.failures == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("executor", 5),
+        ("executor", ProcessPoolExecutor(1)),
+        ("listener", "print"),
+        ("options", {}),
+        ("create_group", "no"),
+        ("in_order", None),
+    ],
+)
+def test_what_makes_no_sense_is_refused_when_the_worker_is_made(
+    work: Make, option: str, value: object
+) -> None:
+    with pytest.raises(InvalidInput, match=f"^{option}="):
+        work(save_now, **{option: value})
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, SystemExit])

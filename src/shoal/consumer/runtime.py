@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Final, assert_never
 
@@ -32,6 +32,7 @@ from shoal.core.budget import Budget
 from shoal.core.crew import Crew, CrewRules
 from shoal.core.delivery import Tenure
 from shoal.core.describing import Block
+from shoal.core.draining import Drained
 from shoal.core.errors import HubClosed, ShoalError
 from shoal.core.holding import Lease
 from shoal.core.model import Shard, ShardId
@@ -43,7 +44,7 @@ from shoal.wire.batch import Batch
 
 ShardListener = Callable[[str, int, int], None]
 """Is told `(what, shard, epoch)`: opened; moved, stopped, ended or lost; gone: lost code has returned."""
-Drained = Callable[[Collection[ShardId]], bool]
+AskIfDrained = Callable[[Collection[ShardId]], Drained]
 """Whether all that was to be consumed has been; given the shards that are done with here."""
 
 _log: Final = logging.getLogger("shoal.worker")
@@ -71,7 +72,7 @@ class Runtime:
         aside: Aside | None = None,
         due_ms: DueMs | None = None,
         targets: Mapping[ShardId, int] | None = None,
-        drained: Drained | None = None,
+        drained: AskIfDrained | None = None,
         over: Callable[[], None] = lambda: None,
     ) -> None:
         """`aside`: where records are set aside. `targets`: where each shard is to stop; others at once.
@@ -289,13 +290,19 @@ class Runtime:
     def _begin(self, held: Held, task: Task) -> None:
         if self._executor is not None:
             try:
-                self._executor.submit(lambda: self._deciding.bring(self._perform(held, task)))
+                future = self._executor.submit(lambda: self._deciding.bring(self._perform(held, task)))
             except RuntimeError:
                 # It was shut down, at the latest by the end of the main thread. What has begun is finished.
                 _log.debug("%s: the executor takes nothing more", self._member.name)
             else:
+                future.add_done_callback(partial(self._see_if_cancelled, held, task))
                 return
         self._jobs.append(partial(self._perform, held, task))
+
+    def _see_if_cancelled(self, held: Held, task: Task, future: Future[None]) -> None:
+        """What an executor that is shut down will never begin is begun anew, then without it."""
+        if future.cancelled():
+            self._deciding.post(partial(self._came, held, task, Came(took_ns=0, is_postponed=True)))
 
     def _perform(self, held: Held, task: Task) -> Event:
         """In a thread for user code."""
@@ -464,17 +471,17 @@ class Runtime:
     def _ask_if_drained(self, here: Sequence[ShardId]) -> None:
         """Others wait for what is saved here, as this one does for theirs."""
         assert self._drained is not None
-        is_drained = False
+        drained = Drained.NOT_YET
         self._persist_all()
         try:
-            is_drained = self._drained(here)
+            drained = self._drained(here)
         except ShoalError as error:
             self._complaints.warn("drained", "%s asks whether all is drained: %s", self._member.name, error)
-        self._deciding.post(partial(self._heard_if_drained, is_drained))
+        self._deciding.post(partial(self._heard_if_drained, drained))
 
-    def _heard_if_drained(self, is_drained: bool) -> None:
+    def _heard_if_drained(self, drained: Drained) -> None:
         with self._lock:
-            wanted = self._crew.heard_if_drained(is_drained, boot_ms())
+            wanted = self._crew.heard_if_drained(drained, boot_ms())
         self._carry_out(wanted)
 
     def _show_block(self, shard: ShardId, block: Block | None) -> None:

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
@@ -32,7 +32,7 @@ from shoal.consumer.statistics import COUNTERS, WorkerStats
 from shoal.consumer.watching import Watch
 from shoal.core.aside import due_ms
 from shoal.core.checking import is_number
-from shoal.core.draining import is_drained
+from shoal.core.draining import Drained, drained
 from shoal.core.errors import GroupExists, InvalidInput, UnknownGroup
 from shoal.core.group import Coordination, GroupSettings
 from shoal.core.limits import DURATION_S_MAX
@@ -99,6 +99,8 @@ class Worker:
         self.stream = str(self._stream)
         self.group = checked_name("group", group)
         self.name = checked_name("consumer", name) if name is not None else _own_name()
+        if options is not None and not isinstance(options, WorkerOptions):
+            raise InvalidInput("options", options, "WorkerOptions(…), or its fields as keywords")
         try:
             self.options = replace(options or WorkerOptions(), **changes)
         except TypeError as error:
@@ -110,7 +112,9 @@ class Worker:
             processes = self.options.lane_processes or self.options.parallelism
             self._pool = LanePool(factory, self.options.outages, processes, self.name)
         self._hosting: Hosting = self._pool or InThreads(factory, self.options.outages)
-        self._executor = executor
+        self._executor = _checked_executor(executor)
+        if listener is not None and not callable(listener):
+            raise InvalidInput("listener", listener, "a function (what, shard, epoch)")
         self._listener = listener
         self._watch = Watch(
             self.name,
@@ -158,11 +162,11 @@ class Worker:
         aside = None
         if self._rules.policy is Policy.BEST_TRIED:
             aside = Aside(self._hub, stream, self.group, self._rules)
-        drained = targets = None
+        ask = targets = None
         if options.until is not None:
             targets = {shard.id: shard.next_offset for shard in stream.shards}
-            drained = Drainer(self._hub.service, self._stream, self.group, targets).is_drained
-        self._begin(str(self._stream), settings, aside=aside, targets=targets, drained=drained)
+            ask = Drainer(self._hub.service, self._stream, self.group, targets, self.name).drained
+        self._begin(str(self._stream), settings, aside=aside, targets=targets, drained=ask)
         if aside is not None and self._rules.max_attempts > 1:
             aside.see_retry()
             settings = self._see_group(str(aside.retry), is_retry=True)
@@ -357,14 +361,28 @@ class Drainer:
     """Knows when all that was there at the start has been consumed, by this worker or by others."""
 
     def __init__(
-        self, service: HubService, stream: StreamName, group: str, targets: Mapping[ShardId, int]
+        self,
+        service: HubService,
+        stream: StreamName,
+        group: str,
+        targets: Mapping[ShardId, int],
+        consumer: str,
     ) -> None:
-        self._service, self._stream, self._group, self._targets = service, stream, group, targets
+        self._service, self._stream, self._group = service, stream, group
+        self._targets, self._consumer = targets, consumer
 
-    def is_drained(self, here: Collection[ShardId]) -> bool:
+    def drained(self, here: Collection[ShardId]) -> Drained:
         """Asks the hub about what others hold; `here` are the shards that are done with by who asks."""
         info = self._service.groups.describe(self._stream, self._group)
-        return is_drained(info, self._targets, here)
+        return drained(info, self._targets, here, self._consumer)
+
+
+def _checked_executor(executor: Executor | None) -> Executor | None:
+    if executor is not None and not isinstance(executor, Executor):
+        raise InvalidInput("executor", executor, "one of concurrent.futures, such as a ThreadPoolExecutor")
+    if isinstance(executor, ProcessPoolExecutor):
+        raise InvalidInput("executor", executor, "its work must run in this process; see lanes='processes'")
+    return executor
 
 
 def _own_name() -> str:

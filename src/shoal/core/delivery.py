@@ -139,6 +139,11 @@ class Tenure:
         return self._limit is not None and self.fetched >= self._limit and not self._is_at_work()
 
     @property
+    def is_owing(self) -> bool:
+        """It has come to its limit, and user code has not declared all of it done: nobody else sees that."""
+        return self._limit is not None and self.is_drained and self.checkpoint < self._limit
+
+    @property
     def is_running(self) -> bool:
         """Whether a task of its own has not come back yet."""
         return any(lane.task is not None for lane in self.lanes)
