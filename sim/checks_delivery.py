@@ -81,6 +81,14 @@ class DeliveryChecks:
         self._anew.clear()
         self._stories = [Story(tellings=[self._telling(0, start)]) for start in starts]
 
+    def group_emptied(self) -> None:
+        """The group was deleted, and its rows with it, in a table that its consumers reach by themselves.
+
+        One whose join was on its way may become a member after that, find some rows that were on their way as
+        well, and hand out what they say until it hears. Of a group that is gone nothing is promised.
+        """
+        self._group = 0
+
     def updated(self, settings: GroupSettings) -> None:
         """Once a group was not in order, shards that have overtaken their parents stay where they are."""
         self._is_in_order = self._is_in_order and settings.in_order

@@ -56,6 +56,7 @@ class LeasedKind:
         assert isinstance(rows, LeasedRows)
         rows.leases.clear()
         rows.instances.clear()
+        self._stage.facts.delivery.group_emptied()
 
     def seat(self, process: Process, name: str) -> LeasedSeat:
         return LeasedSeat(self._stage, process, name)
