@@ -64,6 +64,9 @@ class LeasedKind:
     def update(self, group: int, settings: GroupSettings) -> Steps[None]:
         def body() -> None:
             rows = self._rows(group)
+            stream = self._stage.store.stream
+            if stream is not None and settings.in_order != rows.settings.in_order:
+                rows.unbound = frozenset(shard.id for shard in stream.shards)
             rows.settings = settings
             self._stage.facts.updated(settings)
 
