@@ -26,6 +26,7 @@ from shoal.core.errors import (
     ProcessorFailed,
     StoreUnavailable,
 )
+from shoal.core.limits import HEADERS_MAX, RECORD_BYTES_MAX
 from shoal.core.retry import Backoff, FailureRules, Policy
 from shoal.testing.members import eventually
 from shoal.testing.processing import Diary, append_numbers, checkpoints, save_now
@@ -493,6 +494,33 @@ def test_a_typed_record_is_set_aside_with_its_columns(hub: Hub) -> None:
 
 
 # --- What users bring along. -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "headers"), [(RECORD_BYTES_MAX - 1, 0), (5, HEADERS_MAX), (RECORD_BYTES_MAX - 1000, HEADERS_MAX)]
+)
+def test_a_record_as_large_as_it_may_be_can_be_set_aside(
+    hub: Hub, work: Make, size: int, headers: int
+) -> None:
+    many = {f"h{n}": b"v" for n in range(headers)}
+    hub.append(STREAM, 0, [shoal.Record(0, 1, b"k", b"x" * size, many), b"next"])
+    diary = Diary()
+
+    def refuse(batch: Batch, checkpointer: Checkpointer) -> None:
+        if 5 in batch.offsets and batch.shard == 0 and batch.stream == STREAM:
+            raise ValueError("odd " * 1000)
+        checkpointer.save(persist=False)
+
+    rules = FailureRules(policy=Policy.BEST_TRIED, max_attempts=1)
+    worker = work(diary.processor(work=refuse), failure=rules).start()
+    eventually(lambda: diary.offsets(0)[-1:] == [6], "its neighbours go on")
+    eventually(lambda: worker.stats.dead == 1, "it is set aside")
+    (letter,) = hub.dead_letters(STREAM, GROUP)
+    assert isinstance(letter.value, bytes)
+    assert (len(letter.value), letter.origin.offset) == (size, 5)
+    worker.stop()
+    assert checkpoints(hub, STREAM, GROUP) == {0: 7, 1: 5}
+    assert hub.replay_dead_letters(STREAM, GROUP)
 
 
 def test_user_code_runs_on_the_users_executor_and_ends_without_it(hub: Hub, work: Make) -> None:
