@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from typing import Final
 
 from shoal.core.group import (
     RULES,
@@ -76,7 +77,11 @@ class GroupInfo:
     stream: str
     name: str
     state: str
-    """`empty` without members, `moving` while a shard changes hands, otherwise `stable`."""
+    """`empty` without members, `moving` while a shard changes hands, otherwise `stable`.
+
+    `elsewhere`, in a list of groups: a leased group whose rows are in a lease database that this hub was not
+    told of. It shows no members and no shards.
+    """
     version: int
     settings: GroupSettings
     members: tuple[MemberInfo, ...]
@@ -107,6 +112,24 @@ class GroupInfo:
     def live(self) -> int:
         """How many shards are not over."""
         return sum(shard.state is not ShardState.OVER for shard in self.shards)
+
+
+ELSEWHERE: Final = "elsewhere"
+
+
+def elsewhere(group: Group, stream: str) -> GroupInfo:
+    """A group of which only its settings can be seen from here."""
+    return GroupInfo(
+        stream=stream,
+        name=group.name,
+        state=ELSEWHERE,
+        version=group.version,
+        settings=group.settings,
+        members=(),
+        shards=(),
+        lag=0,
+        created_ms=group.created_ms,
+    )
 
 
 def described(

@@ -13,8 +13,8 @@ from typing import Any, Final, Literal
 from shoal.consumer import CoordinatedMembership, LeasedMembership, Listener, Membership
 from shoal.core.checking import as_whole, is_whole
 from shoal.core.checkpoint import Save, whole_checkpoint
-from shoal.core.describing import GroupInfo
-from shoal.core.errors import InvalidInput, UnknownGroup, UnknownStream
+from shoal.core.describing import GroupInfo, elsewhere
+from shoal.core.errors import InvalidInput, OtherLeaseStore, UnknownGroup, UnknownStream
 from shoal.core.group import (
     Coordination,
     Delivery,
@@ -99,8 +99,12 @@ class GroupCalls:
     def _described(self, stream: StreamName) -> list[GroupInfo]:
         found = []
         for group in self._service.groups.list(stream):
-            with suppress(UnknownGroup):
+            try:
                 found.append(self._service.groups.describe(stream, group.name))
+            except UnknownGroup:
+                continue  # Deleted since it was listed.
+            except OtherLeaseStore:
+                found.append(elsewhere(group, str(stream)))
         return found
 
     def update_group(
