@@ -330,7 +330,7 @@ class LeasedMembership(Member):
                     raise one.error
             is_answered = is_answered and all(one.outcome is not Outcome.UNKNOWN for one in tried)
             if together and not is_answered:
-                raise StoreUnavailable(f"no answer: {tried[0].change.kind} may or may not be stored")
+                raise StoreUnavailable("no answer: the checkpoints may or may not be stored")
             if not waiting:
                 break
         else:
