@@ -397,3 +397,23 @@ def test_who_has_not_declared_all_done_does_not_wait_for_others_to_be_drained() 
     assert hands.crew.heard_if_drained(Drained.NOT_YET, hands.now_ms) == [], "the rest comes here"
     assert hands.turn(200) == [AskIfDrained(here=[ONE])]
     assert kinds(hands.crew.heard_if_drained(Drained.NOT_BY_OTHERS, hands.now_ms)) == [Asked, Retire]
+
+
+def test_what_happened_to_one_shard_goes_on_without_a_look_at_the_others() -> None:
+    hands = Hands()
+    one, two = hands.processing(ONE), hands.processing(TWO, 2)
+    pieces = [[Piece(range(3), 10)]]
+    for tenure in (one, two):
+        hands.crew.found(
+            tenure, Fetch(offset=0), pieces, next_offset=3, is_end=False, is_tail=False, now_ms=0
+        )
+    orders = hands.crew.go_on([one], hands.now_ms)
+    assert kinds(orders) == [Run, Read], "what came is handed out, and the next is read ahead"
+    assert all(order.tenure is one for order in orders if isinstance(order, Run | Read))
+    (run, _) = orders
+    assert isinstance(run, Run)
+    hands.crew.raised(one, run.task, ODD, hands.now_ms, 0.5)
+    (shown,) = hands.crew.go_on([one], hands.now_ms)
+    assert isinstance(shown, Show)
+    assert shown.block is not None, "what holds it up is shown at once"
+    assert kinds(hands.turn()) == [Run, Read], "the other one, when all are looked at"
