@@ -168,7 +168,7 @@ WORKERS: Final = (
     _bug(
         "who begins anew forgets what its lanes have done",
         "a planned hand-over repeats nothing that was declared done",
-        ("lanes", "bad_endings", "merge", "split", "newcomer", "strict"),
+        ("lanes", "bad_endings", "merge", "split", "newcomer", "stop", "strict", "raises", "persists"),
         mutations.only_what_was_fetched_counts,
     ),
     _bug(

@@ -418,7 +418,7 @@ class LeasedMembership(Member):
                 rows: list[Row] = [*self._table.instances(self._key), *self._table.list(self._key)]
                 for row in rows:
                     self._table.delete(row)
-        except StoreError as error:
+        except (StoreError, HubClosed) as error:
             _log.info("rows of %s, which is deleted, are left: %s", self.group, error)
 
     @property
