@@ -245,7 +245,8 @@ def test_stop_may_be_called_by_a_listener(work: Make) -> None:
             worker.stop()
             returned.set()
 
-    worker = work(save_now, listener=listener).start()
+    worker = work(save_now, listener=listener)
+    worker.start()
     assert returned.wait(5), "it asks, and does not wait for itself"
     assert worker.wait(5)
 
