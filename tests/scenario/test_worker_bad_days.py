@@ -227,6 +227,38 @@ def test_a_process_that_never_returns_loses_its_shard_to_another_processor(
     eventually(lambda: Reason.LOST in diary.reasons("anna", 0), "and it is told")
 
 
+def test_user_code_that_comes_back_before_its_shard_is_released_ends_nothing(
+    work: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free, is_gone, hung = threading.Event(), threading.Event(), threading.Event()
+
+    def hang(batch: Batch, checkpointer: Checkpointer) -> None:
+        if not hung.is_set():
+            hung.set()
+            free.wait(30)
+        checkpointer.save()
+
+    def listener(what: str, shard: int, epoch: int) -> None:
+        if what == "gone":
+            is_gone.set()
+
+    worker = work(hang, process_timeout=0.2, on_stuck="release", listener=listener)
+    worker.start()
+    member = worker._runtimes[0]._member
+    release = member.release
+
+    def release_late(*what: Any, **how: Any) -> None:
+        free.set()
+        assert is_gone.wait(10), "its user code has come back, and was told"
+        release(*what, **how)
+
+    monkeypatch.setattr(member, "release", release_late)
+    eventually(lambda: worker.stats.records >= 10, "all of it is processed, by another processor")
+    assert is_gone.is_set()
+    assert worker.is_running
+    assert worker.error is None
+
+
 def test_stop_may_be_called_by_a_processor(work: Make) -> None:
     def process(batch: Batch, checkpointer: Checkpointer) -> None:
         checkpointer.save(persist=False)
