@@ -425,10 +425,9 @@ class Runtime:
         self._carry_out(follows)
 
     def _moved(self, shard: ShardId) -> None:
-        tenure = self._crew.held.get(shard)
+        tenure = self._crew.moved(shard)
         if tenure is not None:
             self._touched[tenure] = None
-            tenure.moved()
 
     # --- Errands to the hub, in threads of their own. ------------------------------------------------
 

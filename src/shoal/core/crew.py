@@ -304,10 +304,12 @@ class Crew:
         """There was no valid deadline to read under."""
         tenure.fetch_failed(now_ms + _REFETCH_MS)
 
-    def moved(self, shard: ShardId) -> None:
-        """There is something new in it."""
-        if shard in self.held:
-            self.held[shard].moved()
+    def moved(self, shard: ShardId) -> Tenure | None:
+        """There is something new in it; whose it is here."""
+        tenure = self.held.get(shard)
+        if tenure is not None:
+            tenure.moved()
+        return tenure
 
     # --- User code. ----------------------------------------------------------------------------------
 
