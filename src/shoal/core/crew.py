@@ -64,6 +64,8 @@ class CrewRules:
     failure: FailureRules
     budget: Budget
     lanes: int = 1
+    is_on_demand: bool = False
+    """User code comes for what it is to process; see Tenure."""
     persist_interval_ms: int = 60_000
     """How often what was declared done, and not persisted, reaches the hub."""
     stop_timeout_ms: int = 30_000
@@ -211,6 +213,7 @@ class Crew:
             self._rules.failure,
             lanes=self._rules.lanes,
             limit=None if limits is None else limits.get(shard, 0),
+            is_on_demand=self._rules.is_on_demand,
         )
         if self.is_stopping:
             tenure.ask(Reason.STOPPED)
@@ -280,6 +283,8 @@ class Crew:
 
         `is_tail`: there was nothing more at that time, and what comes will be told by `moved`.
         """
+        if tenure.is_of_no_use():
+            return
         if wanted.lane is not None:
             tenure.got_again(wanted.lane, pieces[wanted.lane], next_offset)
             return
@@ -289,6 +294,8 @@ class Crew:
 
     def not_found(self, tenure: Tenure, wanted: Fetch, error: ShoalError, now_ms: int) -> list[Order]:
         """A read failed. The store may be away, or the lease moves: then it is simply tried again."""
+        if tenure.is_of_no_use():
+            return []
         if isinstance(error, OffsetExpired) and self._rules.is_expired_skipped:
             skipped = tenure.jump(error.first_offset, wanted.lane)
             return [Skipped(tenure=tenure, records=skipped, offset=error.first_offset)]
