@@ -2,12 +2,15 @@
 
 from shoal.connect import Hub, connect
 from shoal.consumer.checkpointer import Checkpointer
+from shoal.consumer.consumer import Consumer, RebalanceListener
+from shoal.consumer.consumer_options import ConsumerOptions
 from shoal.consumer.options import WorkerOptions
 from shoal.consumer.processor import Processor, processor
 from shoal.consumer.worker import Worker
 from shoal.core import errors
 from shoal.core.errors import OffsetExpired, OffsetOutOfRange, ShardClosed, ShoalError
 from shoal.core.model import Appended, Position, ProducerStamp, Shard, StreamInfo
+from shoal.core.polling import StreamShard
 from shoal.core.retry import Backoff, FailureRules, Policy
 from shoal.core.tasks import Reason
 from shoal.producer import BatchFuture, Producer, ProducerOptions, SendFuture
@@ -20,6 +23,8 @@ __all__ = [
     "Batch",
     "BatchFuture",
     "Checkpointer",
+    "Consumer",
+    "ConsumerOptions",
     "FailureRules",
     "Hub",
     "OffsetExpired",
@@ -31,12 +36,14 @@ __all__ = [
     "ProducerOptions",
     "ProducerStamp",
     "Reason",
+    "RebalanceListener",
     "Record",
     "SendFuture",
     "Shard",
     "ShardClosed",
     "ShoalError",
     "StreamInfo",
+    "StreamShard",
     "Worker",
     "WorkerOptions",
     "connect",

@@ -38,26 +38,33 @@ class Came:
     """It was not begun: the processor is gone, with records that it had not declared done."""
     is_dead: bool = False
     """The record was set aside for good."""
+    may_decide: bool = True
+    """Of a task that was taken over: the thread that says so may see to what follows."""
 
 
+Ended = Callable[[Came], None]
+"""Is told, from any thread, how a task ended that was taken over."""
 Deliver = Callable[[Batch, Sequence[int], Guard, Callable[[], int]], Delivered]
 
 
 class Code(Protocol):
     """The user's code on one shard under one epoch, wherever it runs."""
 
+    def begin(self, task: Task, ended: Ended) -> bool:
+        """Take the task over, and say later how it ended, without a thread that waits. False: run it."""
+
     def run(self, task: Task, nothing: Batch | None) -> Came:
         """Carry out a task, and wait for it. `nothing`: an empty batch of the shard, if one is known."""
 
     @property
-    def bereft(self) -> list[int]:
+    def bereft(self) -> Sequence[int]:
         """Lanes whose processor is gone."""
 
 
 class UserCode:
     """See Code. One task of a lane at a time."""
 
-    bereft: Final[list[int]] = []
+    bereft: Final[Sequence[int]] = ()
     """A processor in this process goes with it."""
 
     def __init__(
@@ -75,6 +82,11 @@ class UserCode:
         self._shard, self._epoch, self._notebook = shard, epoch, notebook
         self._processors: dict[int, Processor] = {}
         self._checkpointers: dict[int, Checkpointer] = {}
+
+    def begin(self, task: Task, ended: Ended) -> bool:
+        """See Code. A call of a plain function takes a thread."""
+        del task, ended
+        return False
 
     @property
     def lanes(self) -> set[int]:

@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import signal
-import socket
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Executor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
 from types import FrameType, TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from shoal.consumer.aside import Aside
 from shoal.consumer.figures import Lag, WorkerFigures, shard_lag
 from shoal.consumer.held import Hosting, InThreads
+from shoal.consumer.joining import HubCalls, as_retry, own_name, see_group
 from shoal.consumer.lane_pool import LanePool
-from shoal.consumer.membership import Listener, Membership, boot_ms
+from shoal.consumer.membership import Membership, boot_ms
 from shoal.consumer.options import Lanes, WorkerOptions
 from shoal.consumer.processor import factory_of
 from shoal.consumer.runtime import Runtime, ShardListener
@@ -33,7 +31,7 @@ from shoal.consumer.watching import Watch
 from shoal.core.aside import due_ms
 from shoal.core.checking import is_number
 from shoal.core.draining import is_drained
-from shoal.core.errors import GroupExists, InvalidInput, UnknownGroup
+from shoal.core.errors import InvalidInput
 from shoal.core.group import Coordination, GroupSettings
 from shoal.core.limits import DURATION_S_MAX
 from shoal.core.model import ShardId, StreamName
@@ -42,35 +40,6 @@ from shoal.core.retry import FailureRules, Policy
 from shoal.ports import HubService
 
 _log: Final = logging.getLogger("shoal.worker")
-
-
-class HubCalls(Protocol):
-    """What a worker needs of a hub."""
-
-    @property
-    def service(self) -> HubService: ...
-    def create_group(
-        self,
-        stream: str,
-        group: str,
-        *,
-        in_order: bool = ...,
-        timeout: float = ...,
-        handover_timeout: float | None = ...,
-        coordination: str = ...,
-        strategy: str = ...,
-        start: str | datetime | Mapping[int, int] = ...,
-    ) -> object: ...
-    def append(self, stream: str, shard: int, records: Sequence[Any]) -> object: ...
-    def join_group(
-        self,
-        stream: str,
-        group: str,
-        consumer: str,
-        *,
-        heartbeat_interval: float | None = None,
-        listener: Listener | None = None,
-    ) -> Membership: ...
 
 
 class Worker:
@@ -98,7 +67,7 @@ class Worker:
         self._stream = stream_name(stream)
         self.stream = str(self._stream)
         self.group = checked_name("group", group)
-        self.name = checked_name("consumer", name) if name is not None else _own_name()
+        self.name = checked_name("consumer", name) if name is not None else own_name()
         try:
             self.options = replace(options or WorkerOptions(), **changes)
         except TypeError as error:
@@ -153,7 +122,7 @@ class Worker:
     def _start(self) -> None:
         options = self.options
         stream = self._hub.service.describe_stream(self._stream)
-        settings = self._see_group(str(self._stream), is_retry=False)
+        settings = see_group(self._hub, str(self._stream), self.group, options)
         self._rules = options.failure or FailureRules(policy=settings.policy)
         aside = None
         if self._rules.policy is Policy.BEST_TRIED:
@@ -165,7 +134,7 @@ class Worker:
         self._begin(str(self._stream), settings, aside=aside, targets=targets, drained=drained)
         if aside is not None and self._rules.max_attempts > 1:
             aside.see_retry()
-            settings = self._see_group(str(aside.retry), is_retry=True)
+            settings = see_group(self._hub, str(aside.retry), self.group, as_retry(options))
             self._begin(str(aside.retry), settings, aside=aside, due_ms=self._due_ms)
         self._watch.start()
 
@@ -328,30 +297,6 @@ class Worker:
     def __repr__(self) -> str:
         return f"<Worker {self.name} of {self.group} on {self.stream}, {len(self.shards)} shards>"
 
-    # --- How. ----------------------------------------------------------------------------------------
-
-    def _see_group(self, stream: str, *, is_retry: bool) -> GroupSettings:
-        """Make the group if it is not there and the user did not forbid it; its settings."""
-        options = self.options
-        groups = self._hub.service.groups
-        try:
-            return groups.find(stream_name(stream), self.group).settings
-        except UnknownGroup:
-            if not options.create_group and not is_retry:
-                raise
-            with suppress(GroupExists):
-                self._hub.create_group(
-                    stream,
-                    self.group,
-                    in_order=options.in_order and not is_retry,
-                    timeout=options.timeout,
-                    handover_timeout=options.handover_timeout,
-                    coordination=options.coordination,
-                    strategy=options.strategy,
-                    start="earliest" if is_retry else options.start,
-                )
-        return groups.find(stream_name(stream), self.group).settings
-
 
 class Drainer:
     """Knows when all that was there at the start has been consumed, by this worker or by others."""
@@ -365,11 +310,6 @@ class Drainer:
         """Asks the hub about what others hold; `here` are the shards that are done with by who asks."""
         info = self._service.groups.describe(self._stream, self._group)
         return is_drained(info, self._targets, here)
-
-
-def _own_name() -> str:
-    host = "".join(c if c.isalnum() or c in "-_." else "-" for c in socket.gethostname())[:60]
-    return f"{host or 'worker'}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 @contextmanager

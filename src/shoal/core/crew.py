@@ -292,13 +292,19 @@ class Crew:
             tenure.came_to_tail(now_ms)
         tenure.got(pieces, next_offset, is_end=is_end)
 
-    def not_found(self, tenure: Tenure, wanted: Fetch, error: ShoalError, now_ms: int) -> list[Order]:
-        """A read failed. The store may be away, or the lease moves: then it is simply tried again."""
+    def not_found(
+        self, tenure: Tenure, wanted: Fetch, error: ShoalError, now_ms: int, end: int | None = None
+    ) -> list[Order]:
+        """A read failed. The store may be away, or the lease moves: then it is simply tried again.
+
+        `end`: where to go on if it has expired, and the user wants to skip all that is there.
+        """
         if tenure.is_of_no_use():
             return []
         if isinstance(error, OffsetExpired) and self._rules.is_expired_skipped:
-            skipped = tenure.jump(error.first_offset, wanted.lane)
-            return [Skipped(tenure=tenure, records=skipped, offset=error.first_offset)]
+            to = error.first_offset if end is None else end
+            skipped = tenure.jump(to, wanted.lane)
+            return [Skipped(tenure=tenure, records=skipped, offset=to)]
         tenure.fetch_failed(now_ms + _REFETCH_MS)
         if error.retriable or isinstance(error, NotOwner | Fenced | OffsetExpired):
             return [ReadFailed(tenure=tenure, error=error)]

@@ -359,20 +359,25 @@ class Tenure:
 
     def save(self, lane_number: int, offset: int | None) -> int:
         """The user declares the lane's records below `offset` done (None: all that it came back from)."""
-        if self.reason is Reason.LOST or self.phase is Phase.STOP_COMPLETED:
-            raise LeaseLost(shard=self.shard, epoch=self.epoch)
         lane = self.lanes[lane_number]
         wanted = lane.finished if offset is None else offset
-        if wanted > lane.handed:
-            raise CheckpointMisuse(
-                "offset", wanted, f"shard {self.shard}: records were given only up to {lane.handed}"
-            )
+        self.check_save(lane_number, wanted)
         if wanted > lane.done:
             lane.streak = NO_STREAK  # Something went well: what fails next does not fail in a row.
         lane.done = max(lane.done, wanted)
         lane.said = max(lane.said, wanted)
         lane.pass_set_aside()
         return lane.done
+
+    def check_save(self, lane_number: int, offset: int) -> None:
+        """Refuse what cannot be declared done."""
+        if self.reason is Reason.LOST or self.phase is Phase.STOP_COMPLETED:
+            raise LeaseLost(shard=self.shard, epoch=self.epoch)
+        lane = self.lanes[lane_number]
+        if offset > max(lane.handed, lane.sought or 0):  # Who leaps ahead may say that it is done with that.
+            raise CheckpointMisuse(
+                "offset", offset, f"shard {self.shard}: records were given only up to {lane.handed}"
+            )
 
     @property
     def unsaved(self) -> int | None:
