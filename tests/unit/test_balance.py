@@ -351,7 +351,7 @@ def test_spread_keeps_counts_within_one_and_asked_again_changes_nothing(
     assert spread(shards, members, assignment) == assignment
 
 
-@pytest.mark.parametrize("stride", [1, 2, 3, 4, 7, 64])
+@pytest.mark.parametrize("stride", [1, 2, 3, 4])
 @pytest.mark.parametrize("members", [2, 3, 5])
 def test_over_many_streams_everyone_is_the_fuller_one_about_as_often(stride: int, members: int) -> None:
     names = NAMES[:members]

@@ -300,8 +300,9 @@ class Polling:
 
     def _follow(self, *, is_first: bool = False) -> Steps[None]:
         """See to streams that ended, and, when it is time, to those that are new."""
-        for reader in [reader for reader in self.readers.values() if reader.is_over]:
-            yield from self._dismiss(reader)
+        for reader in [reader for reader in self.readers.values() if reader.is_ending]:
+            if self.readers.get(reader.name) is reader:
+                yield from self._dismiss(reader)
         subscription = self._subscription
         if subscription is None or time.monotonic() < self._look_at_s:
             return
@@ -344,16 +345,13 @@ class Polling:
 
     def _dismiss(self, reader: Reader) -> Steps[None]:
         """A stream's part has ended by itself. Why, the user is told once; then it is tried again."""
-        del self.readers[reader.name]
-        self._past = WorkerStats.sum([self._past, reader.runtime.stats])
-        yield from self.tell()
         error = reader.runtime.error
-        self._look_at_s = 0.0
+        alike = [reader]
         if isinstance(error, PollTooLate):
-            for other in list(self.readers.values()):
-                if isinstance(other.runtime.error, PollTooLate):
-                    yield from self._wait_until_over([other], self.options.close_timeout)
-                    del self.readers[other.name]
+            alike = [one for one in self.readers.values() if isinstance(one.runtime.error, PollTooLate)]
+        yield from self._wait_until_over(alike, self.options.close_timeout)
+        self._forget(alike)
+        self._look_at_s = 0.0
         if isinstance(error, NameTaken | ConsumerClosed):
             self._fatal = error
         is_matched = self._subscription is not None and self._subscription.pattern is not None
@@ -369,8 +367,11 @@ class Polling:
         for reader in readers:
             reader.runtime.stop(self.options.close_timeout)
         yield from self._wait_until_over(readers, self.options.close_timeout)
+        self._forget(readers)
+
+    def _forget(self, readers: Sequence[Reader]) -> None:
+        self._past = WorkerStats.sum([self._past, *(reader.runtime.stats for reader in readers)])
         for reader in readers:
-            self._past = WorkerStats.sum([self._past, reader.runtime.stats])
             self.readers.pop(reader.name, None)
 
     def _wait_until_over(self, readers: Sequence[Reader], timeout_s: float) -> Steps[None]:
@@ -403,8 +404,7 @@ class Polling:
             for reader in readers:
                 reader.runtime.stop(max(0.0, until_s - time.monotonic()))
             yield from self._wait_until_over(readers, max(0.0, until_s - time.monotonic()))
-            self._past = WorkerStats.sum([self._past, *(reader.runtime.stats for reader in readers)])
-            self.readers.clear()
+            self._forget(readers)
         finally:
             self._busy.release()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from shoal.consumer.by_hand import ByHand
 from shoal.consumer.desk import AtDesk, Desk
@@ -72,7 +71,13 @@ class Reader:
         member = ByHand(hub.service, stream, group, name, starts)
         runtime = _runtime(hub, member, options, desk, poller)
         runtime.start()
+        runtime.look()  # They are there when this returns.
         return cls(member, runtime)
+
+    @property
+    def is_ending(self) -> bool:
+        """It ends, or has ended, by itself."""
+        return self.runtime.error is not None or self.is_over
 
     @property
     def is_over(self) -> bool:
@@ -85,7 +90,7 @@ class Reader:
         return [
             StreamShard(self.name, int(shard))
             for shard, held in self.runtime.held.items()
-            if held.tenure.phase in _HELD and held.tenure.reason is not Reason.LOST
+            if held.tenure.phase is not Phase.STOP_COMPLETED and held.tenure.reason is not Reason.LOST
         ]
 
     def held(self, shard: int) -> Held:
@@ -119,6 +124,3 @@ def _runtime(
     except BaseException:
         member.leave()
         raise
-
-
-_HELD: Final = (Phase.PROCESSING, Phase.STOPPING)

@@ -147,6 +147,10 @@ class Runtime:
         self._thread.start()
         self.leases_changed()
 
+    def look(self) -> None:
+        """Decide here and now on what is held."""
+        self._deciding.take_turn()
+
     def leases_changed(self) -> None:
         """The membership holds something else now: the next turn sees it."""
         self._deciding.post(lambda: None)
