@@ -1,6 +1,8 @@
 """Shoal: a sharded log that keeps every key in order, through splits, merges, crashes and deploys."""
 
 from shoal.connect import Hub, connect
+from shoal.consumer.async_consumer import AsyncConsumer
+from shoal.consumer.async_worker import AsyncCheckpointer, AsyncProcessor, AsyncWorker
 from shoal.consumer.checkpointer import Checkpointer
 from shoal.consumer.consumer import Consumer, RebalanceListener
 from shoal.consumer.consumer_options import ConsumerOptions
@@ -13,12 +15,17 @@ from shoal.core.model import Appended, Position, ProducerStamp, Shard, StreamInf
 from shoal.core.polling import StreamShard
 from shoal.core.retry import Backoff, FailureRules, Policy
 from shoal.core.tasks import Reason
-from shoal.producer import BatchFuture, Producer, ProducerOptions, SendFuture
+from shoal.producer import AsyncProducer, BatchFuture, Producer, ProducerOptions, SendFuture
 from shoal.wire.batch import Batch
 from shoal.wire.record import Record
 
 __all__ = [
     "Appended",
+    "AsyncCheckpointer",
+    "AsyncConsumer",
+    "AsyncProcessor",
+    "AsyncProducer",
+    "AsyncWorker",
     "Backoff",
     "Batch",
     "BatchFuture",

@@ -76,7 +76,7 @@ class Desk:
     """Of one consumer. Writer: any thread, under `_changed`."""
 
     def __init__(self, ring: Callable[[], None] | None = None) -> None:
-        """`ring` is called, from any thread, when there is something new; None: one waits in `rest`."""
+        """`ring` is called, from any thread, when there is something new; without it, one waits in `rest`."""
         self.has_listener = False
         self._ring = ring
         self._changed = threading.Condition()
@@ -100,6 +100,11 @@ class Desk:
             else:
                 self._notices.append(laid)
         self.ring()
+
+    @property
+    def has_changed(self) -> bool:
+        """Something is new since the last look."""
+        return self._is_changed
 
     def look(self) -> None:
         """Before a look at all: what comes from here on ends the next rest."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
+from shoal.consumer.checkpointer import Notebook
 from shoal.consumer.membership import Membership, boot_ms
 from shoal.consumer.processor import Factory
 from shoal.consumer.statistics import WorkerStats
@@ -131,6 +132,10 @@ class Held:
         with self._lock:  # What waits in a lane may be handed out meanwhile.
             return int(self.tenure.checkpoint)
 
+    def notebook(self, lane: int) -> Notebook:
+        """Where a lane's checkpointer writes."""
+        return _Lane(self, lane)
+
     def check(self, offset: int) -> None:
         """Refuse what `declare` would refuse."""
         with self._lock:
@@ -231,7 +236,7 @@ class InThreads:
             shard=held.tenure.shard,
             epoch=held.tenure.epoch,
             guard=held.guard,
-            notebook=lambda lane: _Lane(held, lane),
+            notebook=held.notebook,
         )
 
 

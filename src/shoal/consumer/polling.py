@@ -260,19 +260,19 @@ class Polling:
             yield from self._end(list(self.readers.values()))
             self._is_by_hand = True
             for name, at in starts.items():
-                self.readers[str(name)] = yield Errand(
-                    partial(
-                        Reader.by_hand,
-                        self.hub,
-                        name,
-                        self.group,
-                        self.name,
-                        starts=at,
-                        options=self.options.as_worker(is_several=False),
-                        desk=self.desk,
-                        poller=self,
-                    )
-                )
+                yield Errand(partial(self._read_by_hand, name, at))
+
+    def _read_by_hand(self, name: StreamName, starts: Mapping[int, int]) -> None:
+        self.readers[str(name)] = Reader.by_hand(
+            self.hub,
+            name,
+            self.group,
+            self.name,
+            starts=starts,
+            options=self.options.as_worker(is_several=False),
+            desk=self.desk,
+            poller=self,
+        )
 
     def _starts(self, name: StreamName, shards: Sequence[int]) -> dict[int, int]:
         """Where to begin in shards that were chosen by hand: as committed, or as the options say."""
@@ -317,7 +317,7 @@ class Polling:
             if str(name) in self.readers:
                 continue
             try:
-                self.readers[str(name)] = yield Errand(partial(self._join, name, subscription))
+                yield Errand(partial(self._join, name, subscription))
             except ShoalError as error:
                 self._raise_unless_passing(error, is_first=is_first)
 
@@ -330,10 +330,11 @@ class Polling:
     def _existing(self) -> list[StreamName]:
         return [info.full_name for info in self.hub.service.list_streams(None)]
 
-    def _join(self, name: StreamName, subscription: Subscription) -> Reader:
+    def _join(self, name: StreamName, subscription: Subscription) -> None:
+        """Kept at once: who sent for it may have been cancelled meanwhile."""
         assert self.group is not None
         is_several = subscription.pattern is not None or len(subscription.names) > 1
-        return Reader.joined(
+        self.readers[str(name)] = Reader.joined(
             self.hub,
             name,
             self.group,

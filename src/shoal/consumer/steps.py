@@ -6,6 +6,7 @@ that raised, a cancellation too, is thrown into it, so that it can put things in
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -38,7 +39,7 @@ Step = Tell | Errand | Rest
 Steps = Generator[Step, Any, Answer]
 
 
-def driven(steps: Steps[Answer], rest: Callable[[float], None]) -> Answer:
+def driven(steps: Steps[Answer], rest: Callable[[float], None] = time.sleep) -> Answer:
     """Do it all in this thread."""
     try:
         step = next(steps)

@@ -24,7 +24,7 @@ from shoal.consumer.joining import HubCalls, as_retry, own_name, see_group
 from shoal.consumer.lane_pool import LanePool
 from shoal.consumer.membership import Membership, boot_ms
 from shoal.consumer.options import Lanes, WorkerOptions
-from shoal.consumer.processor import factory_of
+from shoal.consumer.processor import Factory, factory_of
 from shoal.consumer.runtime import Runtime, ShardListener
 from shoal.consumer.statistics import COUNTERS, WorkerStats
 from shoal.consumer.watching import Watch
@@ -56,6 +56,7 @@ class Worker:
         options: WorkerOptions | None = None,
         executor: Executor | None = None,
         listener: ShardListener | None = None,
+        hosting: Hosting | None = None,
         **changes: Any,
     ) -> None:
         """`processor`: a Processor class, a factory of one, or a function `(batch, checkpointer)`.
@@ -63,6 +64,7 @@ class Worker:
         `name`: this consumer's, unique in the group; without one it is made of host, process and chance.
         `changes` are fields of WorkerOptions. `executor` runs user code, instead of threads of the worker's
         own. `listener` is told `(what, shard, epoch)`: opened, moved, stopped, ended, lost, gone.
+        `hosting`: for those who run user code in a way of their own; then `processor` is not looked at.
         """
         self._stream = stream_name(stream)
         self.stream = str(self._stream)
@@ -73,12 +75,10 @@ class Worker:
         except TypeError as error:
             raise InvalidInput("options", sorted(changes), f"{error}; see WorkerOptions") from error
         self._hub = hub
-        factory = factory_of(processor)
         self._pool: LanePool | None = None
-        if self.options.lanes is Lanes.PROCESSES:
-            processes = self.options.lane_processes or self.options.parallelism
-            self._pool = LanePool(factory, self.options.outages, processes, self.name)
-        self._hosting: Hosting = self._pool or InThreads(factory, self.options.outages)
+        if hosting is None:
+            hosting = self._host(factory_of(processor))
+        self._hosting: Hosting = hosting
         self._executor = executor
         self._listener = listener
         self._watch = Watch(
@@ -98,6 +98,16 @@ class Worker:
         self._is_over = threading.Event()
         """Nothing of it runs any more, but for user code that was given up."""
         self._lock = threading.Lock()
+
+    def _host(self, factory: Factory) -> Hosting:
+        """In threads of this process, or in processes of their own."""
+        options = self.options
+        if options.lanes is Lanes.THREADS:
+            return InThreads(factory, options.outages)
+        self._pool = LanePool(
+            factory, options.outages, options.lane_processes or options.parallelism, self.name
+        )
+        return self._pool
 
     # --- Life. ---------------------------------------------------------------------------------------
 
