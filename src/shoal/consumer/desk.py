@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from shoal.consumer.held import Held
-from shoal.consumer.user_code import Came, Code, Ended, clock_ns
+from shoal.consumer.user_code import LOOK_NS, Came, Code, Ended, clock_ns
 from shoal.core.errors import LeaseLost
 from shoal.core.polling import StreamShard, fitting
 from shoal.core.tasks import Initialize, Process, Reason, ShutDown, Task
@@ -52,6 +52,9 @@ class Offer:
         try:
             return self.held.guard()
         except LeaseLost:
+            if self.held.is_persisted(self.task.piece.next):
+                # Committed before it was processed, perhaps to the shard's end: nobody else is given it.
+                return clock_ns() + LOOK_NS
             self.is_cut = True
             raise
 

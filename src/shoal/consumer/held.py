@@ -100,6 +100,11 @@ class Held:
             lane = self.tenure.lanes[task.lane]
             return lane.task is task and lane.is_waiting
 
+    def is_persisted(self, offset: int) -> bool:
+        """Whether the store knows that all before is done."""
+        with self._lock:
+            return self.tenure.persisted >= offset
+
     def seek(self, offset: int) -> None:
         """See Tenure."""
         with self._lock:

@@ -107,6 +107,7 @@ class Offsets:
         stream = yield Errand(partial(self._polling.hub.service.describe_stream, name))
         shard = find_shard(stream, place.shard)
         held.seek(check_offset(name, shard, to(shard) if callable(to) else to))
+        self._polling.sought.add(place)
         self._polling.stir(place)
 
     def pause(self, shards: Iterable[object] | None, *, is_paused: bool) -> None:

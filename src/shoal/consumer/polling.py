@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Final
@@ -90,6 +90,8 @@ class Polling:
         self._look_at_s = 0.0
         """When to look for streams next."""
         self._in_hand: list[Offer] = []
+        self.sought: set[StreamShard] = set()
+        """Where it went by itself since the last poll: with auto commit it is done with what it left out."""
         self._told: deque[Callable[[], object]] = deque()
         """Callbacks that wait for who polls."""
         self._trouble: dict[StreamShard, ShoalError] = {}
@@ -184,14 +186,23 @@ class Polling:
     def _come_back(self, *, is_done: bool) -> None:
         """The user is done with what it had in its hands, or at least has it no more."""
         offers, self._in_hand = self._in_hand, []
+        sought, self.sought = self.sought - {offer.place for offer in offers}, set()
+        if is_done:
+            self._declare([offer.place for offer in offers if not offer.is_cut])
+            self._declare(sought)
+            for place in sought & set(self.shards):
+                self.stir(place)
         for offer in offers:
-            if is_done and not offer.is_cut:
-                try:
-                    offer.held.declare(offer.task.lane, offer.task.piece.next)
-                except LeaseLost:
-                    _log.debug("%s: %s was lost before it was done", self.name, offer.place)
             took_ns = time.perf_counter_ns() - offer.taken_ns
             offer.ended(Came(took_ns=took_ns, is_postponed=offer.is_cut, may_decide=self._decides))
+
+    def _declare(self, places: Iterable[StreamShard]) -> None:
+        """All before the position: not all that was returned last, as it may have sought back since."""
+        for place in places:
+            try:
+                self.held(place).declare(0, self.held(place).position)
+            except (LeaseLost, NotOwner):
+                _log.debug("%s: %s was lost before it was done", self.name, place)
 
     # --- Telling. ------------------------------------------------------------------------------------
 
@@ -458,10 +469,11 @@ class Polling:
 
     def done_upto(self, place: StreamShard) -> int:
         """What a commit of everything means: all that was returned; in the midst of a loop, up to there."""
+        position = self.held(place).position
         for offer in self._in_hand:
-            if offer.place == place and offer.batch is not None and offer.batch.suspect is not None:
+            if offer.place == place and offer.batch is not None and position == offer.batch.next_offset:
                 return offer.batch.declared
-        return self.held(place).position
+        return position
 
 
 _PAUSE_S: Final = 60.0

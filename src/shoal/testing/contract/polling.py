@@ -413,6 +413,27 @@ class ConsumerContract(HubSuite):
         append_numbers(hub, orders, 0, [20])
         assert numbers(consumer, 1) == [20]
 
+    def test_who_seeks_back_has_not_done_what_it_was_given_and_who_seeks_ahead_has(
+        self, hub: Hub, orders: str, consume: Make
+    ) -> None:
+        hub.create_stream(orders, shards=1)
+        append_numbers(hub, orders, 0, range(20))
+        consumer = consume(max_poll_records=5)
+        consumer.subscribe([orders])
+        assert numbers(consumer, 5) == list(range(5))
+        consumer.seek(0, 2)
+        assert numbers(consumer, 1)[0] == 2
+        consumer.close(timeout=5)
+        at = checkpoints(hub, orders, GROUP)[0]
+        assert 2 < at <= 7
+        consumer = consume()
+        consumer.subscribe([orders])
+        assert numbers(consumer, 1)[0] == at
+        hub.split_shard(orders, 0)
+        consumer.seek_to_end(0)
+        append_to_all(hub, orders, [20, 21])
+        assert sorted(numbers(consumer, 2)) == [20, 21], "it has ended, though nothing came of it"
+
     def test_one_cannot_seek_outside_the_log_or_in_what_is_not_held(
         self, hub: Hub, orders: str, consume: Make
     ) -> None:
