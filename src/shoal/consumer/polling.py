@@ -101,8 +101,6 @@ class Polling:
         self._busy = threading.Lock()
         self._doing = ""
         self._process = os.getpid()
-        self._thread: threading.Thread | None = None
-        """The last that polled."""
         self._left_ms: int | None = None
         """When the last poll ended; None while one runs."""
         self._complaints = Complaints(_log)
@@ -117,11 +115,7 @@ class Polling:
         interval_ms = None if interval_s is None else round(interval_s * 1000)
         if interval_s is not None and is_too_late(self._left_ms, boot_ms(), interval_ms):
             return PollTooLate(consumer=self.name, interval_s=interval_s)
-        is_ending = not threading.main_thread().is_alive()
-        thread = self._thread
-        if is_ending and (thread is None or thread.daemon or not thread.is_alive()):
-            return ConsumerClosed("the program ends")
-        return None
+        return ConsumerClosed("the program ends") if _is_program_ending() else None
 
     def could_not_read(self, stream: StreamName, shard: ShardId, error: ShoalError) -> None:
         """See Poller. What the user has to decide is raised by the next poll; all else is tried again."""
@@ -429,7 +423,7 @@ class Polling:
             raise self._fatal
         if not self._busy.acquire(blocking=False):
             raise ConsumerBusy(consumer=self.name, doing=self._doing)
-        self._doing, self._thread, self._left_ms = doing, threading.current_thread(), None
+        self._doing, self._left_ms = doing, None
         try:
             yield
         finally:
@@ -474,6 +468,15 @@ class Polling:
             if offer.place == place and offer.batch is not None and position == offer.batch.next_offset:
                 return offer.batch.declared
         return position
+
+
+def _is_program_ending() -> bool:
+    """The main thread has ended, and no other that the program would wait for can come to poll."""
+    main = threading.main_thread()
+    if main.is_alive():
+        return False
+    others = (one for one in threading.enumerate() if one is not main and not one.daemon)
+    return all(one.name.startswith("shoal-") for one in others)
 
 
 _PAUSE_S: Final = 60.0

@@ -480,11 +480,10 @@ class Runtime:
         for tenure in gone:
             # Here and now: a little later it may be the shard's next tenure that is told to wait no more.
             self._fetcher.forget(tenure.shard)
-            held = self._hands[tenure]
-            if held.asked_ns is not None:
+            # User code that was given up comes back later, if at all; or it has come back before this answer.
+            held = self._hands.get(tenure) if tenure.is_given_up else self._hands.pop(tenure)
+            if held is not None and held.asked_ns is not None:
                 self.stats.handed_over(time.perf_counter_ns() - held.asked_ns)
-            if not tenure.is_given_up:  # Its user code comes back later, if at all.
-                del self._hands[tenure]
         self._is_changed = True
         with self._lock:
             self._crew.let_go_of(gone)
