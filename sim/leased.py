@@ -364,7 +364,12 @@ class LeasedSeat:
             lambda rows: (list(rows.instances.values()), rows.sequence, self._stored_shards(rows))
         )
         return View(
-            rows=rows, instances=instances, sequence=sequence, shards=shards, starts=table.rows.starts
+            rows=rows,
+            instances=instances,
+            sequence=sequence,
+            shards=shards,
+            starts=table.rows.starts,
+            unbound=table.rows.unbound,
         )
 
     def _shards(self) -> Steps[Sequence[Shard]]:

@@ -56,6 +56,7 @@ class LeasedKind:
         assert isinstance(rows, LeasedRows)
         rows.leases.clear()
         rows.instances.clear()
+        self._stage.facts.delivery.group_emptied()
 
     def seat(self, process: Process, name: str) -> LeasedSeat:
         return LeasedSeat(self._stage, process, name)
@@ -63,6 +64,9 @@ class LeasedKind:
     def update(self, group: int, settings: GroupSettings) -> Steps[None]:
         def body() -> None:
             rows = self._rows(group)
+            stream = self._stage.store.stream
+            if stream is not None and settings.in_order != rows.settings.in_order:
+                rows.unbound = frozenset(shard.id for shard in stream.shards)
             rows.settings = settings
             self._stage.facts.updated(settings)
 

@@ -7,9 +7,7 @@ turn.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
 from shoal.core import orders
 from shoal.core.crew import Crew
@@ -23,7 +21,6 @@ from shoal.core.tasks import (
     Fetch,
     Initialize,
     Phase,
-    Piece,
     Process,
     ProcessNothing,
     Reason,
@@ -32,28 +29,15 @@ from shoal.core.tasks import (
     Task,
 )
 from sim.checks_records import Hand
+from sim.held import Held
 from sim.loop import MS, Future, Steps
 from sim.loop import Process as Life
 from sim.places import Places
 from sim.seat import Seat
 from sim.stage import Stage
-from sim.stream import NAME, Stream
+from sim.stream import NAME
 from sim.user_code import Raised, UserCode
 from sim.worker_swarm import RECORD_BYTES, WorkerSwarm
-
-RECENT: Final = 6
-"""So far user code may go back."""
-
-
-class Held:
-    """A tenure with what the rules do not hold."""
-
-    def __init__(self, tenure: Tenure, hand: Hand, stream: Stream) -> None:
-        self.tenure, self.hand, self.stream = tenure, hand, stream
-        self.recent = [deque[int](maxlen=RECENT) for _ in tenure.lanes]
-        """What each lane was given lately."""
-        self.persisting: Future | None = None
-        """A save is on its way; others wait for it."""
 
 
 class Worker:
@@ -274,34 +258,13 @@ class Worker:
         self._crew.found(
             tenure,
             wanted,
-            self._pieces(held, wanted, until),
+            held.pieces(wanted, until, self._swarm.piece_records),
             next_offset=until,
             is_end=fetched.end is not None and until >= fetched.end,
             is_tail=wanted.lane is None and until >= fetched.tail and fetched.end is None,
             now_ms=self._now_ms(),
         )
         self.stir(held.tenure)
-
-    def _pieces(self, held: Held, wanted: Fetch, until: int) -> list[list[Piece]]:
-        """For each lane its records, in pieces. What was done before is left out."""
-        tenure, stream = held.tenure, held.stream
-        cut: list[list[int]] = [[] for _ in tenure.lanes]
-        for offset in range(wanted.offset, until):
-            number = stream.lane(tenure.shard, offset, len(cut))
-            mark = tenure.lanes[number].handed if wanted.lane is None else 0
-            is_done = any(
-                offset < marks[stream.lane(tenure.shard, offset, len(marks))] for marks in tenure.done_before
-            )
-            if offset >= mark and not is_done:
-                cut[number].append(offset)
-        size = self._swarm.piece_records
-        return [
-            [
-                Piece(part, len(part) * RECORD_BYTES)
-                for part in (mine[place : place + size] for place in range(0, len(mine), size))
-            ]
-            for mine in cut
-        ]
 
     # --- User code. ----------------------------------------------------------------------------------
 

@@ -190,6 +190,12 @@ WORKERS: Final = (
         mutations.begins_again,
     ),
     _bug(
+        "what was done comes again after the deadline",
+        "nothing comes again that user code declared done, unless it asks",
+        ("outage", "slow code", "one by one", "long batches", "saves_midway"),
+        mutations.all_of_it_after_the_deadline,
+    ),
+    _bug(
         "nobody waits for who polls",
         "a planned hand-over waits for what user code has in its hands",
         ("polled", "newcomer", "stop", "slow code", "one by one", "long batches"),

@@ -274,6 +274,14 @@ def strict_sets_aside() -> Replacement:
     return Tenure, "_hold", hold
 
 
+def all_of_it_after_the_deadline() -> Replacement:
+    def postponed(tenure: Tenure, lane_number: int, due_ms: int) -> None:
+        lane = tenure.lanes[lane_number]
+        lane.task, lane.due_ms = None, due_ms
+
+    return Tenure, "postponed", postponed
+
+
 def nobody_waits_for_who_polls() -> list[Replacement]:
     """What was taken is withdrawn like what waits."""
     return [(Lane, "is_waiting", property(lambda lane: isinstance(lane.task, Process))), _ends_of_nothing()]

@@ -15,7 +15,7 @@ from shoal import Hub
 from shoal.core.balance import STRATEGIES
 from shoal.core.checkpoint import Save
 from shoal.core.errors import GroupInUse
-from shoal.core.events import Expire, Forgotten, Join
+from shoal.core.events import Expire, Forgotten, Join, Letting, Release
 from shoal.core.group import Group, Member, MemberStatus
 from shoal.core.holding import Assignment
 from shoal.core.limits import EPOCH_JUMP
@@ -153,6 +153,27 @@ def test_a_member_that_has_beaten_since_is_not_buried(hub: Hub, sql_store: SQLSt
     after, _ = loaded(sql_store, group_id)
     assert (after.version, after.members["anna-1"].status) == (group.version, MemberStatus.ACTIVE)
     assert [claim.owner for claim in after.claims] == ["anna-1", "anna-1"]
+
+
+def test_a_release_that_was_thought_out_before_a_checkpoint_was_saved_does_not_put_it_back(
+    hub: Hub, sql_store: SQLStore
+) -> None:
+    hub.append(STREAM, 0, [b"x"] * 10)
+    group_id = joined(hub, "anna")
+    group, stream = loaded(sql_store, group_id)
+    epoch = group.claims[0].epoch
+    letting = Letting(shard=ShardId(0), epoch=epoch, checkpoint=4)
+    release = Release(incarnation="anna-1", lettings=[letting])
+    stepped = step(group, release, stream.shards, STRATEGIES)
+    assert stepped.let_go == [0]
+    hub.checkpoint(STREAM, "billing", 0, 7, epoch=epoch)
+    assert not sql_store.save_group(group, stepped.group, stepped.notes, 1)
+    after, stream = loaded(sql_store, group_id)
+    assert (after.version, after.claims[0].checkpoint, after.claims[0].epoch) == (group.version, 7, epoch)
+    again = replace(release, lettings=[replace(letting, checkpoint=9)])
+    stepped = step(after, again, stream.shards, STRATEGIES)
+    assert sql_store.save_group(after, stepped.group, stepped.notes, 1)
+    assert loaded(sql_store, group_id)[0].claims[0].checkpoint == 9
 
 
 def test_time_counts_from_when_the_answer_came_not_from_when_it_was_asked_for(store_url: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -23,6 +24,8 @@ import pytest
 
 import shoal
 from shoal import Hub, Worker
+from shoal.consumer.lane_pool import LanePool
+from shoal.consumer.processor import factory_of
 from shoal.core.errors import InvalidInput
 from shoal.core.retry import Backoff, FailureRules, Policy
 from shoal.testing.members import eventually
@@ -461,3 +464,24 @@ def test_a_program_that_starts_its_worker_wherever_it_is_imported_is_told_so(
     assert ended.returncode == 1
     assert "ProcessorFailed: shard=0: the processor raised InvalidInput" in ended.stderr
     assert 'start the worker under `if __name__ == "__main__":`' in ended.stderr
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="descriptors are counted in /proc")
+def test_a_process_that_cannot_be_started_leaves_no_descriptor_behind() -> None:
+    """Or the next attempt would have even fewer."""
+
+    def count() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    pool = LanePool(factory_of(lanes.Noting), (), 1, "anna")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before, failed = count(), 0
+    for room in range(4):
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (before - 1 + room, hard))
+            with pytest.raises(OSError, match="Too many open files"):
+                pool.process(0)
+            failed += 1
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (count(), failed) == (before, 4)

@@ -65,6 +65,16 @@ def test_its_history_is_followed_line_by_line(hub: Hub, start: Start) -> None:
     assert finish(follower) == (130, b"", b"")
 
 
+def test_its_history_tells_consumers_with_long_names_apart(hub: Hub) -> None:
+    anna, bert = (f"{'a-long-way-to-the-part-that-matters-' * 2}{name}" for name in ("anna", "bert"))
+    with hub.join_group(STREAM, GROUP, anna) as first:
+        holds(first, [0, 1])
+        with hub.join_group(STREAM, GROUP, bert):
+            eventually(lambda: "moving" in told(hub), "one is asked for")
+            moving = next(note for _, note in hub.group_history(STREAM, GROUP) if note.kind == "moving")
+            assert (moving.consumer, moving.detail) == (anna, f"to {bert}")
+
+
 class Between:
     """A store in which something happens between the look at who uses a group and its end."""
 

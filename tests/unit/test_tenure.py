@@ -633,6 +633,20 @@ def test_one_put_off_for_want_of_a_deadline_begins_anew_and_counts_no_attempt() 
     assert action.attempt == 1
 
 
+def test_what_was_declared_done_before_the_deadline_passed_does_not_come_again() -> None:
+    made = processing()
+    give(made, [0, 1, 2, 3], [4])
+    process(made)
+    made.save(0, 2)
+    made.postponed(0, 50)
+    assert made.queued_bytes == 30
+    assert process(made, 50) == [2, 3]
+    made.save(0, 4)
+    made.postponed(0, 100)
+    assert process(made, 100) == [4]
+    assert made.checkpoint == 4
+
+
 def test_a_failure_on_the_way_out_is_left_to_the_next_owner() -> None:
     made = processing(STOP)
     give(made, [0, 1])
@@ -1078,3 +1092,28 @@ def test_who_goes_back_behind_what_was_set_aside_gets_it_again() -> None:
     made.returned(0, back_to=0)
     made.got_again(0, [Piece([0, 1, 2])], 3)
     assert process(made) == [0, 1, 2]
+
+
+def test_a_shard_is_not_saved_to_its_end_while_a_lane_has_gone_back() -> None:
+    made = processing(lanes=2)
+    give(made, [0, 1, 2, 3], lanes=2)
+    begun(made)
+    made.save(0, 3)
+    made.returned(0)
+    made.save(1, 4)
+    assert made.unsaved == 4
+    made.returned(1, back_to=1)
+    assert made.unsaved is not None
+    assert int(made.unsaved) == 1, "or the shard would be over, and its children would begin"
+    assert made.checkpoint == 4
+    made.got_again(1, [Piece([1]), Piece([3])], 4)
+    assert made.unsaved is not None
+    assert int(made.unsaved) == 1
+    begun(made)
+    made.save(1, 2)
+    assert made.unsaved is not None
+    assert int(made.unsaved) == 2
+    made.returned(1)
+    begun(made)
+    made.returned(1)
+    assert made.unsaved == 4

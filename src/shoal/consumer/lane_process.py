@@ -66,10 +66,11 @@ class LaneProcess:
         self._is_leaving = False
         self._is_over = threading.Event()
         self._marks_free = list(range(MARKS_MAX))
-        marks = make_marks()
-        self._marks = Marks(marks)
         self._connection, theirs = Pipe()
+        marks: int | None = None
         try:
+            marks = make_marks()
+            self._marks = Marks(marks)
             self._process = subprocess.Popen(
                 # -P: a file of the current directory must not stand in for a module of ours.
                 [sys.executable, "-P", "-m", "shoal.consumer.lane_child", str(theirs.fileno()), str(marks)],
@@ -82,7 +83,8 @@ class LaneProcess:
             raise
         finally:
             theirs.close()
-            os.close(marks)
+            if marks is not None:
+                os.close(marks)
         self._listener = self._thread("hears", self._listen)
         self._thread("deadlines", self._refresh)
         with suppress(OSError):  # One that died at once is seen by its end.

@@ -34,7 +34,7 @@ from shoal.core.errors import (
 from shoal.core.group import Group, default_interval_ms
 from shoal.core.holding import Answered, Holding, Lease
 from shoal.core.lease import Change, LeaseRow, Row
-from shoal.core.lease_view import noted
+from shoal.core.lease_view import known_names, noted
 from shoal.core.leasing import LeasedConsumer, Outcome, Told
 from shoal.core.limits import STEP_TRIES_MAX
 from shoal.core.membership import check_same
@@ -74,7 +74,9 @@ class LeasedMembership(Member):
         leased = service.groups.leased(group)
         self._table, self._key, self._starts = leased.table, leased.key, leased.starts
         self._interval_ms = interval_ms or default_interval_ms(group.settings.timeout_ms)
-        self._settings = group.settings
+        self._settings, self._version = group.settings, group.version
+        self._unbound = service.groups.unbound(group.id)
+        self._names: dict[str, str] = {}
         self._error: ShoalError | None = None
         self._is_retired = False
         super().__init__(service, stream, group.name, name, listener)
@@ -288,8 +290,16 @@ class LeasedMembership(Member):
     def _view(self) -> View:
         """One look: rows first, then the stream, so that every row's shard is known."""
         rows, instances, sequence = self._table.glance(self._key)
+        self._names = known_names(self._names, rows, instances)
         shards = self._shards_now()
-        return View(rows=rows, instances=instances, sequence=sequence, shards=shards, starts=self._starts)
+        return View(
+            rows=rows,
+            instances=instances,
+            sequence=sequence,
+            shards=shards,
+            starts=self._starts,
+            unbound=self._unbound,
+        )
 
     def _carry_out(
         self,
@@ -320,7 +330,7 @@ class LeasedMembership(Member):
                     raise one.error
             is_answered = is_answered and all(one.outcome is not Outcome.UNKNOWN for one in tried)
             if together and not is_answered:
-                raise StoreUnavailable(f"no answer: {tried[0].change.kind} may or may not be stored")
+                raise StoreUnavailable("no answer: the checkpoints may or may not be stored")
             if not waiting:
                 break
         else:
@@ -340,7 +350,7 @@ class LeasedMembership(Member):
     def _record(self, tried: Sequence[Tried]) -> None:
         """The history, for people: what happened does not depend on it."""
         done = [one.change for one in tried if one.outcome is Outcome.DONE]
-        notes = [note for change in done if (note := noted(change, self.name)) is not None]
+        notes = [note for change in done if (note := noted(change, self.name, self._names)) is not None]
         if notes:
             try:
                 self._service.groups.record(self.group_id, notes)
@@ -426,6 +436,9 @@ class LeasedMembership(Member):
         began = time.monotonic()
         group = self._service.groups.find(self.stream, self.group)
         check_same(group, self.group_id, str(self.stream))
+        if group.version != self._version:
+            # Before the settings count: in order, with nothing released, shards would wait that need not.
+            self._unbound, self._version = self._service.groups.unbound(group.id), group.version
         self._settings = group.settings
         if isinstance(self._consumer.error, UnknownConsumer):
             self._come_back()

@@ -107,6 +107,7 @@ class WorkerOptions:
         ):
             if getattr(self, name) is not None:
                 self._check_duration(name, getattr(self, name))
+        self._check_truths()
         if not is_whole(self.parallelism) or not 1 <= self.parallelism <= LANES_MAX:
             raise InvalidInput("parallelism", self.parallelism, f"from 1 to {LANES_MAX} lanes")
         for name, kind in (("on_stuck", OnStuck), ("on_expired", OnExpired), ("lanes", Lanes)):
@@ -124,6 +125,11 @@ class WorkerOptions:
             raise InvalidInput("outages", self.outages, "a tuple of exception classes")
         if self.until not in (None, "now"):
             raise InvalidInput("until", self.until, "'now', or None to go on for ever")
+
+    def _check_truths(self) -> None:
+        for name in ("create_group", "in_order"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidInput(name, getattr(self, name), "True or False")
 
     def _check_processes(self, count: object) -> None:
         if count is None:

@@ -466,7 +466,8 @@ class Polling:
         position = self.held(place).position
         for offer in self._in_hand:
             if offer.place == place and offer.batch is not None and position == offer.batch.next_offset:
-                return offer.batch.declared
+                declared = offer.batch.declared
+                return offer.batch.first_offset if declared is None else declared
         return position
 
 

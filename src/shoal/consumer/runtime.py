@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Final, Protocol, assert_never
 
@@ -32,6 +32,7 @@ from shoal.core.budget import Budget
 from shoal.core.crew import Crew, CrewRules
 from shoal.core.delivery import Tenure
 from shoal.core.describing import Block
+from shoal.core.draining import Drained
 from shoal.core.errors import HubClosed, OffsetExpired, ShoalError
 from shoal.core.holding import Lease
 from shoal.core.model import Shard, ShardId, StreamName
@@ -43,7 +44,7 @@ from shoal.wire.batch import Batch
 
 ShardListener = Callable[[str, int, int], None]
 """Is told `(what, shard, epoch)`: opened; moved, stopped, ended or lost; gone: lost code has returned."""
-Drained = Callable[[Collection[ShardId]], bool]
+AskIfDrained = Callable[[Collection[ShardId]], Drained]
 """Whether all that was to be consumed has been; given the shards that are done with here."""
 
 _log: Final = logging.getLogger("shoal.worker")
@@ -81,7 +82,7 @@ class Runtime:
         aside: Aside | None = None,
         due_ms: DueMs | None = None,
         targets: Mapping[ShardId, int] | None = None,
-        drained: Drained | None = None,
+        drained: AskIfDrained | None = None,
         over: Callable[[], None] = lambda: None,
         poller: Poller | None = None,
     ) -> None:
@@ -161,7 +162,7 @@ class Runtime:
 
     @property
     def is_in_user_code(self) -> bool:
-        """Whether this is called by a processor of its own, which must not wait for itself."""
+        """Whether this is called by a processor or listener of its own, which must not wait for itself."""
         return getattr(self._in_user_code, "is_so", False)
 
     # --- The thread by the clock. --------------------------------------------------------------------
@@ -323,13 +324,19 @@ class Runtime:
             return
         if self._executor is not None:
             try:
-                self._executor.submit(lambda: self._deciding.bring(self._perform(held, task)))
+                future = self._executor.submit(lambda: self._deciding.bring(self._perform(held, task)))
             except RuntimeError:
                 # It was shut down, at the latest by the end of the main thread. What has begun is finished.
                 _log.debug("%s: the executor takes nothing more", self._member.name)
             else:
+                future.add_done_callback(partial(self._see_if_cancelled, held, task))
                 return
         self._jobs.append(partial(self._perform, held, task))
+
+    def _see_if_cancelled(self, held: Held, task: Task, future: Future[None]) -> None:
+        """What an executor that is shut down will never begin is begun anew, then without it."""
+        if future.cancelled():
+            self._deciding.post(partial(self._came, held, task, Came(took_ns=0, is_postponed=True)))
 
     def _perform(self, held: Held, task: Task) -> Event:
         """In a thread for user code."""
@@ -368,8 +375,8 @@ class Runtime:
         self._touched[tenure] = None
         with self._lock:
             if came.is_postponed:
+                self.stats.put_off(held.done_of(task))
                 self._crew.postponed(tenure, task, boot_ms(), self._late_ms(tenure))
-                self.stats.postponed += 1
             elif came.is_bereft:
                 self._crew.bereft(tenure, task.lane)
             elif came.failure is None:
@@ -405,10 +412,13 @@ class Runtime:
 
     def _tell(self, what: str, tenure: Tenure) -> None:
         if self._listener is not None:
+            self._in_user_code.is_so = True
             try:
                 self._listener(what, tenure.shard, tenure.epoch)
-            except Exception:  # noqa: BLE001 - around user code
+            except BaseException:  # noqa: BLE001 - around user code
                 _log.exception("the listener of %s raised", self._member.name)
+            finally:
+                self._in_user_code.is_so = False
 
     # --- Records. ------------------------------------------------------------------------------------
 
@@ -501,17 +511,17 @@ class Runtime:
     def _ask_if_drained(self, here: Sequence[ShardId]) -> None:
         """Others wait for what is saved here, as this one does for theirs."""
         assert self._drained is not None
-        is_drained = False
+        drained = Drained.NOT_YET
         self._persist_all()
         try:
-            is_drained = self._drained(here)
+            drained = self._drained(here)
         except ShoalError as error:
             self._complaints.warn("drained", "%s asks whether all is drained: %s", self._member.name, error)
-        self._deciding.post(partial(self._heard_if_drained, is_drained))
+        self._deciding.post(partial(self._heard_if_drained, drained))
 
-    def _heard_if_drained(self, is_drained: bool) -> None:
+    def _heard_if_drained(self, drained: Drained) -> None:
         with self._lock:
-            wanted = self._crew.heard_if_drained(is_drained, boot_ms())
+            wanted = self._crew.heard_if_drained(drained, boot_ms())
         self._carry_out(wanted)
 
     def _show_block(self, shard: ShardId, block: Block | None) -> None:

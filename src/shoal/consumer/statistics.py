@@ -20,7 +20,7 @@ class WorkerStats:
     """Writer: one deciding thread; of `fenced`, savers too, under its lock."""
 
     records: int = 0
-    """That user code came back from, or declared done before it raised."""
+    """That user code came back from, or declared done before it raised or its deadline passed."""
     batches: int = 0
     processing_ns: int = 0
     failures: int = 0
@@ -86,6 +86,11 @@ class WorkerStats:
         self.failures += 1
         self._count(done)
         self.processing_ns += took_ns
+
+    def put_off(self, done: int) -> None:
+        """There was no valid deadline any more, after so many records of the batch were declared done."""
+        self.postponed += 1
+        self._count(done)
 
     def fetch_failed(self, error: ShoalError) -> None:
         """A read brought nothing."""

@@ -16,7 +16,7 @@ from shoal.consumer.membership import BOOT_CLOCK
 from shoal.consumer.processor import Factory, Processor
 from shoal.consumer.steps import Steps, Tell, driven
 from shoal.core.checking import is_whole
-from shoal.core.errors import LeaseLost, ShoalError
+from shoal.core.errors import LeaseLost, ShoalError, text_of
 from shoal.core.tasks import Failure, Initialize, Process, ProcessNothing, SetAside, ShutDown, Task
 from shoal.wire.batch import Batch
 from shoal.wire.delivered import Delivered, Guard
@@ -141,6 +141,8 @@ class UserCode:
             checkpointer.hand(None)
         if answer is None:
             return None
+        if is_whole(answer) and answer > batch.next_offset and answer == checkpointer.position():
+            return batch.next_offset  # Who went back had declared more done before: there is no rest of this.
         if not is_whole(answer) or not 0 <= answer <= batch.next_offset:
             raise TypeError(
                 f"process returned {answer!r}: return None, or an offset from 0 to {batch.next_offset} to go "
@@ -158,7 +160,7 @@ class UserCode:
         is_away = isinstance(error, ShoalError) and error.retriable
         return Failure(
             kind=type(error).__qualname__,
-            text=_text(error),
+            text=text_of(error),
             reached=None if batch is None else batch.suspect,
             is_outage=is_away or isinstance(error, self._outages),
         )
@@ -167,13 +169,3 @@ class UserCode:
 clock_ns: Final = partial(time.clock_gettime_ns, BOOT_CLOCK)
 """The clock that deadlines count by, one for all processes of a machine. It is asked before every record: a
 function of ours around it would cost as much again."""
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)[:_TEXT_MAX]
-    except Exception as worse:  # noqa: BLE001 - around user code: an error that cannot even be shown
-        return f"(its text raised {type(worse).__qualname__})"
-
-
-_TEXT_MAX: Final = 2000

@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType, TracebackType
@@ -30,7 +30,7 @@ from shoal.consumer.statistics import COUNTERS, WorkerStats
 from shoal.consumer.watching import Watch
 from shoal.core.aside import due_ms
 from shoal.core.checking import is_number
-from shoal.core.draining import is_drained
+from shoal.core.draining import Drained, drained
 from shoal.core.errors import InvalidInput
 from shoal.core.group import Coordination, GroupSettings
 from shoal.core.limits import DURATION_S_MAX
@@ -70,6 +70,8 @@ class Worker:
         self.stream = str(self._stream)
         self.group = checked_name("group", group)
         self.name = checked_name("consumer", name) if name is not None else own_name()
+        if options is not None and not isinstance(options, WorkerOptions):
+            raise InvalidInput("options", options, "WorkerOptions(…), or its fields as keywords")
         try:
             self.options = replace(options or WorkerOptions(), **changes)
         except TypeError as error:
@@ -79,7 +81,9 @@ class Worker:
         if hosting is None:
             hosting = self._host(factory_of(processor))
         self._hosting: Hosting = hosting
-        self._executor = executor
+        self._executor = _checked_executor(executor)
+        if listener is not None and not callable(listener):
+            raise InvalidInput("listener", listener, "a function (what, shard, epoch)")
         self._listener = listener
         self._watch = Watch(
             self.name,
@@ -137,11 +141,11 @@ class Worker:
         aside = None
         if self._rules.policy is Policy.BEST_TRIED:
             aside = Aside(self._hub, stream, self.group, self._rules)
-        drained = targets = None
+        ask = targets = None
         if options.until is not None:
             targets = {shard.id: shard.next_offset for shard in stream.shards}
-            drained = Drainer(self._hub.service, self._stream, self.group, targets).is_drained
-        self._begin(str(self._stream), settings, aside=aside, targets=targets, drained=drained)
+            ask = Drainer(self._hub.service, self._stream, self.group, targets, self.name).drained
+        self._begin(str(self._stream), settings, aside=aside, targets=targets, drained=ask)
         if aside is not None and self._rules.max_attempts > 1:
             aside.see_retry()
             settings = see_group(self._hub, str(aside.retry), self.group, as_retry(options))
@@ -200,7 +204,7 @@ class Worker:
         """Finish what runs, hand everything over, leave. Raises what ended the worker by itself, if it did.
 
         After `timeout` seconds (`stop_timeout`) what still runs is given up: it can save nothing more. Called
-        by a processor, it only asks: what calls it is what would be waited for.
+        by a processor or the listener, it only asks: what calls it is what would be waited for.
         """
         if self._process != os.getpid():
             return  # It was never started here.
@@ -312,14 +316,28 @@ class Drainer:
     """Knows when all that was there at the start has been consumed, by this worker or by others."""
 
     def __init__(
-        self, service: HubService, stream: StreamName, group: str, targets: Mapping[ShardId, int]
+        self,
+        service: HubService,
+        stream: StreamName,
+        group: str,
+        targets: Mapping[ShardId, int],
+        consumer: str,
     ) -> None:
-        self._service, self._stream, self._group, self._targets = service, stream, group, targets
+        self._service, self._stream, self._group = service, stream, group
+        self._targets, self._consumer = targets, consumer
 
-    def is_drained(self, here: Collection[ShardId]) -> bool:
+    def drained(self, here: Collection[ShardId]) -> Drained:
         """Asks the hub about what others hold; `here` are the shards that are done with by who asks."""
         info = self._service.groups.describe(self._stream, self._group)
-        return is_drained(info, self._targets, here)
+        return drained(info, self._targets, here, self._consumer)
+
+
+def _checked_executor(executor: Executor | None) -> Executor | None:
+    if executor is not None and not isinstance(executor, Executor):
+        raise InvalidInput("executor", executor, "one of concurrent.futures, such as a ThreadPoolExecutor")
+    if isinstance(executor, ProcessPoolExecutor):
+        raise InvalidInput("executor", executor, "its work must run in this process; see lanes='processes'")
+    return executor
 
 
 @contextmanager

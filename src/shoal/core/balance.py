@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from shoal.core.errors import StrategyRefused
+from shoal.core.errors import StrategyRefused, text_of
 from shoal.core.model import ShardId
 
 Members = Sequence[str]
@@ -105,7 +105,7 @@ def checked(strategy: str, answer: object, shards: Sequence[ShardId], members: M
     except StrategyRefused:
         raise
     except Exception as error:  # Around user code: the mapping, its keys and its values are the strategy's.
-        detail = f"its {type(answer).__name__} cannot be read: {type(error).__name__}: {error}"
+        detail = f"its {type(answer).__name__} cannot be read: {type(error).__name__}: {text_of(error)}"
         raise StrategyRefused(strategy, detail) from error
 
 

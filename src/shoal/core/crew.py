@@ -17,6 +17,7 @@ from typing import Final, assert_never
 from shoal.core.budget import Budget
 from shoal.core.delivery import Tenure
 from shoal.core.describing import Block
+from shoal.core.draining import Drained
 from shoal.core.errors import Fenced, NotOwner, OffsetExpired, ProcessorFailed, ShoalError
 from shoal.core.holding import Lease
 from shoal.core.lineage import ancestors
@@ -305,7 +306,9 @@ class Crew:
             to = error.first_offset if end is None else end
             skipped = tenure.jump(to, wanted.lane)
             return [Skipped(tenure=tenure, records=skipped, offset=to)]
-        tenure.fetch_failed(now_ms + _REFETCH_MS)
+        is_standing = isinstance(error, OffsetExpired)
+        failure = Failure(kind=type(error).__name__, text=str(error)) if is_standing else None
+        tenure.fetch_failed(now_ms + _REFETCH_MS, failure)
         if error.retriable or isinstance(error, NotOwner | Fenced | OffsetExpired):
             return [ReadFailed(tenure=tenure, error=error)]
         return [Fail(error=error), *self.stop(now_ms)]
@@ -399,10 +402,16 @@ class Crew:
             self._letting.append(tenure)
         return [(tenure, tenure.give_up()) for tenure in late]
 
-    def heard_if_drained(self, is_drained: bool, now_ms: int) -> list[Order]:
-        """The answer to `AskIfDrained`."""
+    def heard_if_drained(self, drained: Drained, now_ms: int) -> list[Order]:
+        """The answer to `AskIfDrained`.
+
+        Who has not declared all of it done, and may do so at its end, is who others wait for: if it waited
+        for them, and they for it, nobody would ever stop.
+        """
         self._drained_at_ms = now_ms + _DRAINED_MS
-        return self.stop(now_ms) if is_drained and self.is_drained else []
+        is_waited_for = any(tenure.is_owing for tenure in self.held.values())
+        is_due = drained is Drained.ALL or (drained is Drained.NOT_BY_OTHERS and is_waited_for)
+        return self.stop(now_ms) if is_due and self.is_drained else []
 
     # --- The end. ------------------------------------------------------------------------------------
 

@@ -72,6 +72,8 @@ class Tenure:
         """The checkpoint that the store has."""
         self.is_fetching = False
         self.fetch_due_ms: int | None = None
+        self._unread: Blocked | None = None
+        """Why what comes next cannot be read, if that does not pass by itself."""
         self.is_idle = False
         """There was nothing new, and nothing has been heard of since."""
         self.idle_ms = 0
@@ -105,11 +107,15 @@ class Tenure:
 
         What lanes have done beyond it goes with it, and need not be repeated.
         """
+        return self._checkpoint([self._mark(lane) for lane in self.lanes])
+
+    def _mark(self, lane: Lane) -> int:
         # One that has begun anew may have lanes that have done more than was fetched again.
-        marks = tuple(
-            max(self.fetched, lane.done) if (owed := lane.owes_from) is None else owed for lane in self.lanes
-        )
-        ahead = (marks,) if len(marks) > 1 else ()
+        owed = lane.owes_from
+        return max(self.fetched, lane.done) if owed is None else owed
+
+    def _checkpoint(self, marks: Sequence[int]) -> Checkpoint:
+        ahead = (tuple(marks),) if len(marks) > 1 else ()
         return Checkpoint(min(marks), (*self.done_before, *ahead))
 
     @property
@@ -123,7 +129,7 @@ class Tenure:
         for lane in self.lanes:
             if lane.failure is not None:
                 return Blocked(failure=lane.failure, attempts=lane.attempts)
-        return None
+        return self._unread
 
     @property
     def wanted(self) -> Fetch | None:
@@ -143,6 +149,11 @@ class Tenure:
     def is_drained(self) -> bool:
         """It has come to its limit, and user code has come back from all of it."""
         return self._limit is not None and self.fetched >= self._limit and not self._is_at_work()
+
+    @property
+    def is_owing(self) -> bool:
+        """It has come to its limit, and user code has not declared all of it done: nobody else sees that."""
+        return self._limit is not None and self.is_drained and self.checkpoint < self._limit
 
     @property
     def is_running(self) -> bool:
@@ -182,7 +193,7 @@ class Tenure:
     def got(self, pieces: Sequence[Sequence[Piece]], next_offset: int, *, is_end: bool) -> None:
         """Records came, for each lane its pieces. What comes after a stop is of no use any more."""
         assert len(pieces) == len(self.lanes), f"{len(pieces)} lanes of {len(self.lanes)}"
-        self.is_fetching = False
+        self.is_fetching, self._unread = False, None
         if self.phase is not Phase.PROCESSING:
             return
         for lane, mine in zip(self.lanes, pieces, strict=True):
@@ -198,10 +209,13 @@ class Tenure:
             self.is_fetching = False
         return is_astray
 
-    def fetch_failed(self, due_ms: int) -> None:
-        """Nothing came. It is tried again then."""
+    def fetch_failed(self, due_ms: int, failure: Failure | None = None) -> None:
+        """Nothing came. It is tried again then. `failure`: what holds the shard up until someone acts."""
         self.is_fetching = self._is_astray = False
         self.fetch_due_ms = due_ms
+        if failure is not None:
+            attempts = 0 if self._unread is None else self._unread.attempts
+            self._unread = Blocked(failure=failure, attempts=attempts + 1)
 
     def jump(self, to: int, lane_number: int | None = None) -> int:
         """Retention was faster, and the user said to go on behind it: how many records were never seen.
@@ -223,7 +237,7 @@ class Tenure:
 
     def got_again(self, lane_number: int, pieces: Sequence[Piece], next_offset: int) -> None:
         """A part of what a lane wanted once more came; the next part goes behind it."""
-        self.is_fetching = False
+        self.is_fetching, self._unread = False, None
         lane = self.lanes[lane_number]
         if self.phase is not Phase.PROCESSING or lane.missing is None:
             return
@@ -280,23 +294,22 @@ class Tenure:
                     return []  # The store knows that it is over.
                 self._is_end_refused = True
             case Process():
-                left = left_of(lane.queue[0], lane.said)
-                if left is None:
-                    # It failed after it had declared everything done: nothing is to be tried again.
-                    lane.finished = lane.take().next
-                    lane.attempts, lane.failure = 0, None
+                if not self._is_left(lane):
                     return self._stopped_by(failure)
-                lane.take()
-                lane.put_first([left])
                 if self._rules.policy is Policy.BEST_TRIED and self._is_narrowed(lane, failure):
                     return []
         self._hold(lane, failure, now_ms, dice)
         return self._stopped_by(failure)
 
     def postponed(self, lane_number: int, due_ms: int) -> None:
-        """The task was not begun, or not finished, for want of a valid deadline: it begins anew then."""
-        lane, _ = self._finish(lane_number)
+        """The task was not begun, or not finished, for want of a valid deadline: it begins anew then.
+
+        What it had declared done before does not come again.
+        """
+        lane, task = self._finish(lane_number)
         lane.due_ms = due_ms
+        if isinstance(task, Process):
+            self._is_left(lane)
         self._go(lane)
 
     def bereft(self, lane_number: int) -> None:
@@ -346,7 +359,7 @@ class Tenure:
         lane.go_to(lane.sought)
         lane.sought = None
         self.fetched, self.end = lane.handed, None
-        self.fetch_due_ms, self.is_idle = None, False
+        self.fetch_due_ms, self.is_idle, self._unread = None, False, None
         self._is_astray = self.is_fetching
 
     def pause(self) -> None:
@@ -381,8 +394,17 @@ class Tenure:
 
     @property
     def unsaved(self) -> int | None:
-        """The checkpoint, if the store has not got it."""
-        checkpoint = self.checkpoint
+        """What is to be saved, if the store has not got it.
+
+        What user code has gone back to counts as done when it is done again: if the end of a shard were saved
+        before that, the shard would be over, and its children would begin.
+        """
+        checkpoint = self._checkpoint(
+            [
+                self._mark(lane) if (again := lane.again_from) is None else min(self._mark(lane), again)
+                for lane in self.lanes
+            ]
+        )
         is_known = checkpoint < self.persisted or is_same(checkpoint, self.persisted)
         return None if is_known else checkpoint
 
@@ -527,6 +549,18 @@ class Tenure:
 
     def _stopped_by(self, failure: Failure) -> list[Action]:
         return [StopWorker(failure=failure)] if self._rules.policy is Policy.STOP else []
+
+    @staticmethod
+    def _is_left(lane: Lane) -> bool:
+        """Of a piece that was not finished, only what was not declared done comes again, if there is such."""
+        piece = lane.take()
+        left = left_of(piece, lane.said)
+        if left is not None:
+            lane.put_first([left])
+            return True
+        lane.finished = piece.next
+        lane.attempts, lane.failure = 0, None
+        return False
 
     def _hold(self, lane: Lane, failure: Failure, now_ms: int, dice: float) -> None:
         """Try again later, in place."""

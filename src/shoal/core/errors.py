@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from shoal.core.limits import TEXT_LENGTH_MAX
 from shoal.core.model import StreamInfo
 
 
@@ -444,6 +445,7 @@ class StrategyRefused(ShoalError):
     """A strategy is not known, or its answer loses, doubles or invents a shard; nothing was changed."""
 
     def __init__(self, strategy: str, detail: str) -> None:
+        detail = plain(detail)  # Whatever the strategy made it say, a group's history can keep it.
         super().__init__(f"strategy={strategy!r}: {detail}")
         self.strategy, self.detail = strategy, detail
 
@@ -551,6 +553,20 @@ def leaves(root: type[ShoalError] = ShoalError) -> set[type[ShoalError]]:
     if not children:
         return {root}
     return set().union(*(leaves(child) for child in children))
+
+
+def text_of(error: BaseException) -> str:
+    """What an error of user code says, or that it cannot be shown: never raises."""
+    try:
+        return plain(str(error))
+    except Exception as worse:  # noqa: BLE001 - around user code: an error that cannot even be shown
+        return f"(its text raised {type(worse).__qualname__})"
+
+
+def plain(text: str) -> str:
+    """Text of others as every database can keep it: bounded, without zeros and halves of surrogate pairs."""
+    bounded = text if len(text) <= TEXT_LENGTH_MAX else f"{text[: TEXT_LENGTH_MAX - 3]}..."
+    return bounded.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _shown(value: object) -> str:

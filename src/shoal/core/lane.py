@@ -136,6 +136,17 @@ class Lane:
         left = (piece for piece in self.queue if piece.next > self.done)
         return next((max(self.done, piece.first) for piece in left), None)
 
+    @property
+    def again_from(self) -> int | None:
+        """From where on records that were declared done are wanted again; None if none are."""
+        if self.missing is not None:
+            first = self.missing[0]
+        elif self.queue:
+            first = max(self.queue[0].first, self.said if self.task is not None else 0)
+        else:
+            return None
+        return first if first < self.done else None
+
 
 def left_of(piece: Piece, done: int) -> Piece | None:
     """What is not yet declared done of a piece."""

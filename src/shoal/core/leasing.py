@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Final
 
 from shoal.core import renewing
 from shoal.core.errors import NameTaken, NotOwner, ShoalError, UnknownConsumer
@@ -94,6 +95,8 @@ class LeasedConsumer:
         self._interval_ms = interval_ms
         self._former: tuple[str, ...] = ()
         self._tried: Change | None = None
+        self._lost_joins = 0
+        """Tries to join of which no answer came."""
         self._is_back = False
         self._number = 0
         self._counted = 0
@@ -140,8 +143,11 @@ class LeasedConsumer:
         """Put this incarnation in its name's place. Refused: read the instances and ask again."""
         there = next((row for row in instances if row.name == self.me.name), None)
         tried = self._tried
+        # One whose answer was lost may have been in, and been expired since: its values do not come again.
+        lost = self._lost_joins
         if there is None:
-            return Change(kind=ChangeKind.JOIN, old=None, new=self.me)
+            new = replace(self.me, counter=lost, revision=lost * _WATCHES_MAX)
+            return Change(kind=ChangeKind.JOIN, old=None, new=new)
         if there.incarnation == self.me.incarnation:
             return Change(kind=ChangeKind.JOIN, old=there, new=there)
         if self._is_back or (tried is not None and there != tried.old):
@@ -149,7 +155,7 @@ class LeasedConsumer:
             self.error = NameTaken(self.me.name)
             raise self.error
         former = (*there.former, there.incarnation)[-GONE_MEMBERS_KEPT:]
-        new = replace(self.me, revision=there.revision + 1, former=former)
+        new = replace(self.me, counter=lost, revision=there.revision + 1, former=former)
         return Change(kind=ChangeKind.JOIN, old=there, new=new)
 
     def change_settings(self, settings: GroupSettings) -> None:
@@ -334,6 +340,7 @@ class LeasedConsumer:
             case Outcome.UNKNOWN:
                 if change.kind is ChangeKind.JOIN:
                     self._tried = change
+                    self._lost_joins += 1
             case Outcome.DONE:
                 self._done(change, told)
             case Outcome.REFUSED if found is not None and found == change.new and not _counts_time(change):
@@ -472,6 +479,11 @@ class LeasedConsumer:
                 self._seen = max(self._seen, row.number)
             elif isinstance(row, LeaseRow):
                 self._seen = max(self._seen, row.born, row.epoch)
+
+
+_WATCHES_MAX: Final = 2**32
+"""How often others may have written to the row of one who did not know that it was in: each time they add a
+millisecond or more, up to a timeout."""
 
 
 def _counts_time(change: Change) -> bool:

@@ -34,6 +34,7 @@ from shoal.core.errors import (
     NotOwner,
     StrategyRefused,
     UnknownConsumer,
+    text_of,
 )
 from shoal.core.events import (
     Event,
@@ -543,7 +544,9 @@ def _wanted(work: _Work, strategy: Strategy, names: list[str]) -> dict[ShardId, 
         # Copies: one that uses up what it was given must not use up what its answer is checked against.
         answer = strategy(list(shards), list(names), dict(held))
     except Exception as error:  # Around user code.
-        raise StrategyRefused(work.settings.strategy, f"it raised {type(error).__name__}: {error}") from error
+        raise StrategyRefused(
+            work.settings.strategy, f"it raised {type(error).__name__}: {text_of(error)}"
+        ) from error
     return checked(work.settings.strategy, answer, shards, names)
 
 

@@ -101,9 +101,17 @@ class Delivered(Batch):
         return self._offsets[given - 1] if given else None
 
     @property
-    def declared(self) -> int:
-        """What a save without an offset means: all of it, or, in the midst of a loop, up to this record."""
-        return self.next_offset if self.suspect is None else self.suspect + 1
+    def declared(self) -> int | None:
+        """What a save without an offset means: all of it, or, in the midst of a loop, up to this record.
+
+        None: nothing of it. It is empty, or a loop began and came to no record: the deadline had passed.
+        Another thread may ask while the loop goes on.
+        """
+        left = self._left
+        if left is None or self.is_through:
+            return self.next_offset if self._offsets else None
+        given = len(self._offsets) - length_hint(left)
+        return self._offsets[given - 1] + 1 if given else None
 
     @property
     def suspect(self) -> int | None:
