@@ -15,6 +15,7 @@ and servers that go away (`tests/crash`), or how fast anything is (`bench`).
 from shoal.testing.contract.appending import AppendContract
 from shoal.testing.contract.beating import BeatContract
 from shoal.testing.contract.checkpointing import CheckpointContract
+from shoal.testing.contract.following import FollowingContract
 from shoal.testing.contract.grouping import GroupContract
 from shoal.testing.contract.idempotence import IdempotenceContract
 from shoal.testing.contract.owning import OwnershipContract
@@ -50,5 +51,6 @@ class HubContract(
     CheckpointContract,
     WorkerContract,
     ConsumerContract,
+    FollowingContract,
 ):
     """Every test of the contract. Override `hub_url`, or also `hub` to share one hub among the tests."""
