@@ -19,13 +19,13 @@ from typing import Final
 from rich.console import Console
 
 import shoal
-from bench import balancing, groups, large, measure, peers, workers
+from bench import balancing, consumers, groups, large, measure, peers, workers
 from bench.data import CHUNK, Chunk, make_chunk
 from bench.table import Line, Report
 from shoal.consumer.options import Lanes
 from shoal.testing.servers import MariaDBServer, PostgresServer, RedisServer
 
-SECTIONS: Final = ("sqlite", "large", "redis", "postgresql", "mariadb", "groups", "workers")
+SECTIONS: Final = ("sqlite", "large", "redis", "postgresql", "mariadb", "groups", "workers", "consumers")
 PERFORMANCE: Final = Path(__file__).parent.parent / "docs" / "performance.md"
 
 NewHub = Callable[[], shoal.Hub]
@@ -322,6 +322,34 @@ def _workers(report: Report, folder: Path, chunk: Chunk, less: int) -> None:
     )
 
 
+def _consumers(report: Report, folder: Path, chunk: Chunk, less: int) -> None:
+    """Poll loops against a worker, and on an event loop against one in a thread."""
+    with shoal.connect(f"sqlite:///{folder}/consumers.db") as hub:
+        measure.append_batches(hub, chunk, max(4, 20 // less))
+        for what, look in (("Arrow columns", measure.as_arrow), ("Record objects", measure.as_records)):
+            found = consumers.rates(hub, "orders", look, 5)
+            polled = statistics.median(polled for _, polled, _ in found)
+            awaited = statistics.median(awaited for *_, awaited in found)
+            of_worker = statistics.median(polled / worker for worker, polled, _ in found)
+            of_polled = statistics.median(awaited / polled for _, polled, awaited in found)
+            line = Line(
+                f"a poll loop over {what}",
+                _rate(polled),
+                f"{of_worker:.2f} of a worker",
+                "0.8",
+                of_worker >= 0.8,
+            )
+            report.add("consumers", line)
+            line = Line(
+                f"the same on an event loop, {what}",
+                _rate(awaited),
+                f"{of_polled:.2f} of the poll loop",
+                "0.8",
+                of_polled >= 0.8,
+            )
+            report.add("consumers", line)
+
+
 _SECTIONS: Final[dict[str, Callable[[Report, Path, Chunk, int], None]]] = {
     "sqlite": _sqlite,
     "large": _large,
@@ -330,6 +358,7 @@ _SECTIONS: Final[dict[str, Callable[[Report, Path, Chunk, int], None]]] = {
     "mariadb": _server(MariaDBServer, "mariadb"),
     "groups": _groups,
     "workers": _workers,
+    "consumers": _consumers,
 }
 
 

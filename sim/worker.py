@@ -274,6 +274,12 @@ class Worker:
         if isinstance(task, SetAside):
             yield from self._set_aside(held, task)
             return
+        if (
+            self._swarm.is_polled
+            and isinstance(task, Process)
+            and not (yield from self._is_taken(held, task))
+        ):
+            return
         records, tenure = self._stage.facts.records, held.tenure
         records.begins(held.hand, task.lane, is_first=isinstance(task, Initialize))
         back_to, failure, is_postponed = None, None, False
@@ -302,6 +308,22 @@ class Worker:
         else:
             self._raised(held, task, failure)
         self.stir(held.tenure)
+
+    def _is_taken(self, held: Held, task: Process) -> Steps[bool]:
+        """Who polls comes after a while, unless it was withdrawn by then; sometimes it pauses first."""
+        tenure, rng = held.tenure, self._stage.rng
+        yield rng.randrange(1, 40 * MS)
+        if not self._stage.is_healed and rng.random() < 0.05:
+            tenure.pause()
+            self.stir(tenure)
+            yield rng.randrange(1, 60 * MS)
+            tenure.resume()
+            self.stir(tenure)
+        while tenure.lanes[task.lane].task is task and not self._seat.may_act(tenure.shard, tenure.epoch):
+            yield 20 * MS  # It looks again, as long as there is no valid deadline.
+        is_taken = tenure.take(task, self._now_ms())
+        self._stage.history.counts["polled" if is_taken else "withdrawn"] += 1
+        return is_taken
 
     def _run(self, held: Held, task: Task) -> Steps[int | None]:
         lane = Lane(self, held, task.lane)

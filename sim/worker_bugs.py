@@ -195,4 +195,16 @@ WORKERS: Final = (
         ("outage", "slow code", "one by one", "long batches", "saves_midway"),
         mutations.all_of_it_after_the_deadline,
     ),
+    _bug(
+        "nobody waits for who polls",
+        "a planned hand-over waits for what user code has in its hands",
+        ("polled", "newcomer", "stop", "slow code", "one by one", "long batches"),
+        mutations.nobody_waits_for_who_polls,
+    ),
+    _bug(
+        "what was withdrawn is given",
+        "what lies on the desk may be had only as long as the tenure says so",
+        ("polled", "newcomer", "stop", "pause"),
+        mutations.withdrawn_is_given,
+    ),
 )

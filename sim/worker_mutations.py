@@ -15,7 +15,18 @@ from shoal.core.crew import Crew
 from shoal.core.delivery import Tenure
 from shoal.core.lane import Lane, narrowed
 from shoal.core.retry import Policy
-from shoal.core.tasks import Action, Failure, Phase, Piece, Process, Reason, Release, ShutDown
+from shoal.core.tasks import (
+    Action,
+    Failure,
+    Phase,
+    Piece,
+    Process,
+    ProcessNothing,
+    Reason,
+    Release,
+    ShutDown,
+    Task,
+)
 from sim.bug import Replacement
 
 
@@ -264,3 +275,30 @@ def all_of_it_after_the_deadline() -> Replacement:
         lane.task, lane.due_ms = None, due_ms
 
     return Tenure, "postponed", postponed
+
+
+def nobody_waits_for_who_polls() -> list[Replacement]:
+    """What was taken is withdrawn like what waits."""
+    return [(Lane, "is_waiting", property(lambda lane: isinstance(lane.task, Process))), _ends_of_nothing()]
+
+
+def withdrawn_is_given() -> list[Replacement]:
+    """Who polls gets what was on its desk, whatever has happened since."""
+    right: Any = Tenure.take
+
+    def take(tenure: Tenure, task: Process, now_ms: int) -> bool:
+        right(tenure, task, now_ms)
+        return True
+
+    return [(Tenure, "take", take), _ends_of_nothing()]
+
+
+def _ends_of_nothing() -> Replacement:
+    """What was withdrawn from user code ends all the same: the checkers are to see it, not an assertion."""
+
+    def finish(tenure: Tenure, lane_number: int) -> tuple[Lane, Task]:
+        lane = tenure.lanes[lane_number]
+        task, lane.task = lane.task, None
+        return lane, task or ProcessNothing(lane=lane_number)
+
+    return Tenure, "_finish", finish

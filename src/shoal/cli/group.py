@@ -49,7 +49,7 @@ def create(
     ] = Coordination.COORDINATED,
     delivery: Annotated[Delivery, typer.Option(help="How records are spread.")] = Delivery.EXCLUSIVE,
     strategy: Annotated[
-        str, typer.Option(help="How shards are spread: balanced, range, round_robin.")
+        str, typer.Option(help="How shards are spread: balanced, range, round_robin, spread.")
     ] = "balanced",
     lease_table: Annotated[
         str | None,

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
-from shoal.consumer.membership import Membership
+from shoal.consumer.checkpointer import Notebook
+from shoal.consumer.membership import Membership, boot_ms
 from shoal.consumer.processor import Factory
 from shoal.consumer.statistics import WorkerStats
-from shoal.consumer.user_code import LOOK_NS, Came, Code, UserCode, clock_ns
+from shoal.consumer.user_code import LOOK_NS, Came, Code, Ended, UserCode, clock_ns
 from shoal.core.delivery import Tenure
 from shoal.core.errors import Fenced, LeaseLost, NotOwner
 from shoal.core.tasks import Process, Task
@@ -45,6 +48,10 @@ class Held:
         self._code = hosting.host(self)
 
     # --- User code. ----------------------------------------------------------------------------------
+
+    def begin(self, task: Task, ended: Ended) -> bool:
+        """Hand a task to code that ends it later; False: it is to be run."""
+        return self._code.begin(task, ended)
 
     def run(self, task: Task) -> Came:
         """Carry out a task, in this thread."""
@@ -78,6 +85,42 @@ class Held:
             return 0
         return lease.deadline_ms * 1_000_000
 
+    # --- User code that comes for its records. --------------------------------------------------------
+
+    def take(self, task: Process) -> bool:
+        """See Tenure. What has no valid deadline stays where it is."""
+        if clock_ns() >= self.until_ns():
+            return False
+        with self._lock:
+            return self.tenure.take(task, boot_ms())
+
+    def is_to_be_had(self, task: Process) -> bool:
+        """Whether a task still waits for user code."""
+        with self._lock:
+            lane = self.tenure.lanes[task.lane]
+            return lane.task is task and lane.is_waiting
+
+    def is_persisted(self, offset: int) -> bool:
+        """Whether the store knows that all before is done."""
+        with self._lock:
+            return self.tenure.persisted >= offset
+
+    def seek(self, offset: int) -> None:
+        """See Tenure."""
+        with self._lock:
+            self.tenure.seek(offset)
+
+    def pause(self, *, is_paused: bool) -> None:
+        """See Tenure."""
+        with self._lock:
+            self.tenure.pause() if is_paused else self.tenure.resume()
+
+    @property
+    def position(self) -> int:
+        """See Tenure."""
+        with self._lock:
+            return self.tenure.position
+
     # --- Checkpoints. --------------------------------------------------------------------------------
 
     def declare(self, lane: int, offset: int | None) -> int:
@@ -94,6 +137,15 @@ class Held:
         with self._lock:  # What waits in a lane may be handed out meanwhile.
             return int(self.tenure.checkpoint)
 
+    def notebook(self, lane: int) -> Notebook:
+        """Where a lane's checkpointer writes."""
+        return _Lane(self, lane)
+
+    def check(self, offset: int) -> None:
+        """Refuse what `declare` would refuse."""
+        with self._lock:
+            self.tenure.check_save(0, offset)
+
     def declared(self, lane: int) -> int:
         """See Notebook."""
         return self.tenure.lanes[lane].done
@@ -105,23 +157,28 @@ class Held:
         answer is noted, `saving` keeps the deciding thread from taking a shard that was saved to its end, and
         so is nobody's any more, for one that is lost.
         """
-        with self._lock:
-            self.tenure.saving += 1
         try:
-            with self._persisting:
+            with self._saving():
                 self._persist()
         except LeaseLost:
             with self._lock:
                 self._stats.fenced += 1
             raise
+
+    @contextmanager
+    def _saving(self) -> Iterator[None]:
+        with self._lock:
+            self.tenure.saving += 1
+        try:
+            with self._persisting:
+                yield
         finally:
             with self._lock:
                 self.tenure.saving -= 1
 
     def _persist(self) -> None:
         tenure = self.tenure
-        with self._lock:
-            checkpoint = tenure.unsaved
+        checkpoint = self._unsaved()
         if checkpoint is None:
             return
         if not self.is_mine:
@@ -130,8 +187,38 @@ class Held:
             self._member.checkpoint({tenure.shard: checkpoint}, epochs={tenure.shard: tenure.epoch})
         except (NotOwner, Fenced) as error:
             raise LeaseLost(shard=tenure.shard, epoch=tenure.epoch) from error
+        self._saved(checkpoint)
+
+    @staticmethod
+    def persist_together(member: Membership, several: Sequence[Held]) -> None:
+        """The same for several shards of one member, in one call; one by one if any of them is lost."""
+        ordered = sorted(several, key=lambda held: held.tenure.shard)  # All wait for each other in one order.
+        with ExitStack() as saving:
+            for held in ordered:
+                saving.enter_context(held._saving())
+            due = {held: held._unsaved() for held in ordered}
+            news = {held: checkpoint for held, checkpoint in due.items() if checkpoint is not None}
+            try:
+                if news and all(held.is_mine for held in news):
+                    member.checkpoint(
+                        {held.tenure.shard: checkpoint for held, checkpoint in news.items()},
+                        epochs={held.tenure.shard: held.tenure.epoch for held in news},
+                    )
+                    for held, checkpoint in news.items():
+                        held._saved(checkpoint)
+                    return
+            except (NotOwner, Fenced):
+                pass  # Which of them, is found below.
+        for held in ordered:
+            held.persist()
+
+    def _unsaved(self) -> int | None:
         with self._lock:
-            tenure.saved(checkpoint)
+            return self.tenure.unsaved
+
+    def _saved(self, checkpoint: int) -> None:
+        with self._lock:
+            self.tenure.saved(checkpoint)
 
     @property
     def is_mine(self) -> bool:
@@ -154,7 +241,7 @@ class InThreads:
             shard=held.tenure.shard,
             epoch=held.tenure.epoch,
             guard=held.guard,
-            notebook=lambda lane: _Lane(held, lane),
+            notebook=held.notebook,
         )
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from shoal.consumer.held import Held
 from shoal.consumer.lane_messages import Call, Finished, Handed
 from shoal.consumer.lane_process import LaneProcess
-from shoal.consumer.user_code import Came
+from shoal.consumer.user_code import Came, Ended
 from shoal.core.tasks import Failure, Initialize, Process, ProcessNothing, Reason, SetAside, ShutDown, Task
 from shoal.wire.batch import Batch
 from shoal.wire.crossing import Label, pack
@@ -55,6 +55,11 @@ class RemoteCode:
         self._pool = pool
         self._homes: dict[int, LaneProcess] = {}
         """Where each lane's processor is. Writer: the one task of a lane that runs."""
+
+    def begin(self, task: Task, ended: Ended) -> bool:
+        """See Code. Who asks a process waits for its answer in a thread."""
+        del task, ended
+        return False
 
     @property
     def bereft(self) -> list[int]:

@@ -46,8 +46,8 @@ class Membership(Protocol):
     def may_act(self, shard: int, epoch: int) -> bool:
         """Whether a batch of this shard may be handed to user code at this moment."""
 
-    def fence(self, shard: int) -> Fence:
-        """What a read shows: only the current owner may read as one."""
+    def fence(self, shard: int) -> Fence | None:
+        """What a read shows: only the current owner may read as one. None: it reads like anyone."""
 
     def wait(self, seen: int, timeout: float) -> int:
         """Wait until what is held has changed since `seen` (0 at first), or is lost; the new number."""

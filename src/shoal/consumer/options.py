@@ -21,6 +21,8 @@ class OnExpired(StrEnum):
     """Stand still and say so, like a failure of `strict`."""
     JUMP = "jump"
     """Go on at the first record that is kept. What was skipped is counted and logged."""
+    END = "end"
+    """Go on behind all that is there. What was skipped is counted and logged."""
 
 
 class OnStuck(StrEnum):

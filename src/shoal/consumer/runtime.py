@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
-from typing import Final, assert_never
+from typing import Final, Protocol, assert_never
 
 from shoal.complaints import Complaints
 from shoal.consumer.aside import Aside
@@ -33,9 +33,9 @@ from shoal.core.crew import Crew, CrewRules
 from shoal.core.delivery import Tenure
 from shoal.core.describing import Block
 from shoal.core.draining import Drained
-from shoal.core.errors import HubClosed, ShoalError
+from shoal.core.errors import HubClosed, OffsetExpired, ShoalError
 from shoal.core.holding import Lease
-from shoal.core.model import Shard, ShardId
+from shoal.core.model import Shard, ShardId, StreamName
 from shoal.core.orders import Order, What
 from shoal.core.retry import FailureRules
 from shoal.core.tasks import Failure, Fetch, Process, SetAside, Task
@@ -53,6 +53,16 @@ _ERRANDS: Final = 2
 """Releases, saves and the like that are under way at once."""
 _THREADS_MAX: Final = 1024
 """Of user code. One that blocks keeps its thread; the others must not run out of them."""
+
+
+class Poller(Protocol):
+    """User code that comes for its records, instead of being called with them."""
+
+    def why_gone(self) -> BaseException | None:
+        """Why it will not come any more; None: it will."""
+
+    def could_not_read(self, stream: StreamName, shard: ShardId, error: ShoalError) -> None:
+        """A read failed. It is tried again."""
 
 
 class Runtime:
@@ -74,10 +84,12 @@ class Runtime:
         targets: Mapping[ShardId, int] | None = None,
         drained: AskIfDrained | None = None,
         over: Callable[[], None] = lambda: None,
+        poller: Poller | None = None,
     ) -> None:
         """`aside`: where records are set aside. `targets`: where each shard is to stop; others at once.
 
-        `drained`: it stops when this says so. `over` is called when it has ended.
+        `drained`: it stops when this says so. `over` is called when it has ended. `poller`: who comes for
+        what is to be processed.
         """
         self.error: BaseException | None = None
         """Why it stopped by itself."""
@@ -88,6 +100,7 @@ class Runtime:
         self._complaints = Complaints(_log)
         self._aside = aside
         self._drained, self._over = drained, over
+        self._poller = poller
         self._lock = threading.RLock()
         stream = service.describe_stream(member.stream)
         self._shards: Sequence[Shard] = stream.shards
@@ -114,7 +127,8 @@ class Runtime:
             due_ms=due_ms,
         )
         self._errands = Threads("shoal-errand", _ERRANDS, self._failed)
-        self._crew = Crew(_crew_rules(options, rules, targets), boot_ms())
+        crew_rules = _crew_rules(options, rules, targets, is_on_demand=poller is not None)
+        self._crew = Crew(crew_rules, boot_ms())
         self._hands: dict[Tenure, Held] = {}
         """Processors and records of all tenures that have not ended."""
         self._thread = threading.Thread(target=self._run, name=f"shoal-worker-{member.name}", daemon=False)
@@ -133,6 +147,10 @@ class Runtime:
         """Begin."""
         self._thread.start()
         self.leases_changed()
+
+    def look(self) -> None:
+        """Decide here and now on what is held."""
+        self._deciding.take_turn()
 
     def leases_changed(self) -> None:
         """The membership holds something else now: the next turn sees it."""
@@ -208,6 +226,9 @@ class Runtime:
             self._fail(self._member.error)
         elif self._member.has_left:
             self._fail(HubClosed())
+        elif self._poller is not None:
+            if (why := self._poller.why_gone()) is not None:
+                self._fail(why)
         elif not threading.main_thread().is_alive():
             _log.info("%s: the program ends; handing over", self._member.name)
             self._begin_stop(None)
@@ -281,13 +302,26 @@ class Runtime:
                 )
             case orders.ReadFailed(error=error):
                 self.stats.fetch_failed(error)
+                if self._poller is not None:
+                    self._poller.could_not_read(self._member.stream, shard, error)
                 self._complaints.warn(
                     ("reads", shard, type(error)), "%s reads shard %s: %s", name, shard, error
                 )
 
     # --- User code. ----------------------------------------------------------------------------------
 
+    def stir(self, shard: ShardId) -> None:
+        """User code has said something about a shard: look at it anew."""
+        self._deciding.call(partial(self._touch, shard))
+
+    def _touch(self, shard: ShardId) -> None:
+        tenure = self._crew.held.get(shard)
+        if tenure is not None:
+            self._touched[tenure] = None
+
     def _begin(self, held: Held, task: Task) -> None:
+        if held.begin(task, partial(self._ended, held, task)):
+            return
         if self._executor is not None:
             try:
                 future = self._executor.submit(lambda: self._deciding.bring(self._perform(held, task)))
@@ -310,6 +344,11 @@ class Runtime:
         came = held.run(task)
         self._in_user_code.is_so = False
         return partial(self._came, held, task, came)
+
+    def _ended(self, held: Held, task: Task, came: Came) -> None:
+        """In any thread: a task ended that was taken over. Who polls goes on with what follows at once."""
+        event = partial(self._came, held, task, came)
+        self._deciding.bring(event) if came.may_decide else self._deciding.call(event)
 
     def _failed(self, error: BaseException) -> None:
         """In any thread: what should not happen, and must not go unnoticed."""
@@ -393,7 +432,11 @@ class Runtime:
         if not self._member.may_act(tenure.shard, tenure.epoch):
             # The store is away, and the membership asks for it: not every shard has to.
             return partial(self._not_read, tenure)
-        return partial(self._found, tenure, wanted, self._fetcher.read(tenure, wanted, bytes_max))
+        found = self._fetcher.read(tenure, wanted, bytes_max)
+        end = None
+        if isinstance(found, OffsetExpired) and self._options.on_expired is OnExpired.END:
+            end = self._fetcher.end_of(tenure.shard)
+        return partial(self._found, tenure, wanted, found, end)
 
     def _not_read(self, tenure: Tenure) -> None:
         self._touched[tenure] = None
@@ -402,14 +445,14 @@ class Runtime:
         with self._lock:
             self._crew.not_read(tenure, boot_ms())
 
-    def _found(self, tenure: Tenure, wanted: Fetch, found: Found | ShoalError) -> None:
+    def _found(self, tenure: Tenure, wanted: Fetch, found: Found | ShoalError, end: int | None) -> None:
         follows: list[Order] = []
         self._touched[tenure] = None
         self._reading -= 1
         self._begin_reads()
         with self._lock:
             if isinstance(found, ShoalError):
-                follows = self._crew.not_found(tenure, wanted, found, boot_ms())
+                follows = self._crew.not_found(tenure, wanted, found, boot_ms(), end)
             else:
                 if found.is_tail and (held := self._hands.get(tenure)) is not None:
                     held.nothing = found.batch.after()
@@ -499,8 +542,9 @@ class Runtime:
     # --- The end. ------------------------------------------------------------------------------------
 
     def _fail(self, error: BaseException) -> None:
+        """Who polls is not waited for: it hears of it when it comes, if it ever does."""
         self.error = self.error or error
-        self._begin_stop(None)
+        self._begin_stop(None if self._poller is None else 0)
 
     def _begin_stop(self, timeout_ms: int | None) -> None:
         with self._lock:
@@ -522,7 +566,11 @@ class Runtime:
 
 
 def _crew_rules(
-    options: WorkerOptions, rules: FailureRules, targets: Mapping[ShardId, int] | None
+    options: WorkerOptions,
+    rules: FailureRules,
+    targets: Mapping[ShardId, int] | None,
+    *,
+    is_on_demand: bool,
 ) -> CrewRules:
     def in_ms(seconds: float | None) -> int | None:
         return None if seconds is None else max(1, round(seconds * 1000))
@@ -531,11 +579,12 @@ def _crew_rules(
         failure=rules,
         budget=Budget(total=options.ahead_bytes, at_once=options.fetch_bytes),
         lanes=options.parallelism,
+        is_on_demand=is_on_demand,
         persist_interval_ms=max(1, round(options.persist_interval * 1000)),
         stop_timeout_ms=round(options.stop_timeout * 1000),
         process_timeout_ms=in_ms(options.process_timeout),
         is_stuck_released=options.on_stuck is OnStuck.RELEASE,
-        is_expired_skipped=options.on_expired is OnExpired.JUMP,
+        is_expired_skipped=options.on_expired is not OnExpired.STOP,
         idle_ms=in_ms(options.call_when_idle),
         limits=targets,
     )

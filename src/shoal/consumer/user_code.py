@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from shoal.consumer.checkpointer import Checkpointer, Notebook
 from shoal.consumer.membership import BOOT_CLOCK
 from shoal.consumer.processor import Factory, Processor
+from shoal.consumer.steps import Steps, Tell, driven
 from shoal.core.checking import is_whole
 from shoal.core.errors import LeaseLost, ShoalError, text_of
 from shoal.core.tasks import Failure, Initialize, Process, ProcessNothing, SetAside, ShutDown, Task
@@ -38,26 +39,33 @@ class Came:
     """It was not begun: the processor is gone, with records that it had not declared done."""
     is_dead: bool = False
     """The record was set aside for good."""
+    may_decide: bool = True
+    """Of a task that was taken over: the thread that says so may see to what follows."""
 
 
+Ended = Callable[[Came], None]
+"""Is told, from any thread, how a task ended that was taken over."""
 Deliver = Callable[[Batch, Sequence[int], Guard, Callable[[], int]], Delivered]
 
 
 class Code(Protocol):
     """The user's code on one shard under one epoch, wherever it runs."""
 
+    def begin(self, task: Task, ended: Ended) -> bool:
+        """Take the task over, and say later how it ended, without a thread that waits. False: run it."""
+
     def run(self, task: Task, nothing: Batch | None) -> Came:
         """Carry out a task, and wait for it. `nothing`: an empty batch of the shard, if one is known."""
 
     @property
-    def bereft(self) -> list[int]:
+    def bereft(self) -> Sequence[int]:
         """Lanes whose processor is gone."""
 
 
 class UserCode:
     """See Code. One task of a lane at a time."""
 
-    bereft: Final[list[int]] = []
+    bereft: Final[Sequence[int]] = ()
     """A processor in this process goes with it."""
 
     def __init__(
@@ -76,6 +84,11 @@ class UserCode:
         self._processors: dict[int, Processor] = {}
         self._checkpointers: dict[int, Checkpointer] = {}
 
+    def begin(self, task: Task, ended: Ended) -> bool:
+        """See Code. A call of a plain function takes a thread."""
+        del task, ended
+        return False
+
     @property
     def lanes(self) -> set[int]:
         """Those that have a processor."""
@@ -83,6 +96,10 @@ class UserCode:
 
     def run(self, task: Task, nothing: Batch | None, deliver: Deliver = Delivered.of) -> Came:
         """See Code. `deliver` makes what `process` is given."""
+        return driven(self.steps(task, nothing, deliver))
+
+    def steps(self, task: Task, nothing: Batch | None, deliver: Deliver = Delivered.of) -> Steps[Came]:
+        """The same in steps: each is a call of the user's code, which may be a coroutine."""
         began_ns = time.perf_counter_ns()
         batch: Delivered | None = None
         back_to = None
@@ -90,20 +107,23 @@ class UserCode:
             match task:
                 case Initialize(lane=lane):
                     made = self._factory()
-                    made.initialize(self._shard)
+                    yield Tell(partial(made.initialize, self._shard))
                     self._processors[lane] = made
                 case Process(lane=lane, piece=piece):
                     source = piece.source
                     assert isinstance(source, Batch)
                     batch = deliver(source, piece.offsets, self._guard, clock_ns)
-                    back_to = self._process(lane, batch)
+                    back_to = yield from self._process(lane, batch)
                 case ProcessNothing(lane=lane):
                     assert nothing is not None
-                    back_to = self._process(lane, Delivered.of(nothing, range(0), self._guard, clock_ns))
+                    empty = Delivered.of(nothing, range(0), self._guard, clock_ns)
+                    back_to = yield from self._process(lane, empty)
                 case ShutDown(lane=lane, reason=reason):
-                    self._processors.pop(lane).shutdown(self._checkpointer(lane), reason)
+                    yield Tell(partial(self._processors.pop(lane).shutdown, self._checkpointer(lane), reason))
                 case SetAside():
                     raise AssertionError("not user code")
+        except GeneratorExit:
+            raise
         except BaseException as error:  # noqa: BLE001 - around user code: whatever it is, the policy says what follows
             took_ns = time.perf_counter_ns() - began_ns
             if isinstance(error, LeaseLost) and isinstance(task, Process | ProcessNothing):
@@ -111,12 +131,12 @@ class UserCode:
             return Came(took_ns=took_ns, error=error, failure=self._failure(error, batch))
         return Came(took_ns=time.perf_counter_ns() - began_ns, back_to=back_to)
 
-    def _process(self, lane: int, batch: Delivered) -> int | None:
+    def _process(self, lane: int, batch: Delivered) -> Steps[int | None]:
         self._guard()
         checkpointer = self._checkpointer(lane)
         checkpointer.hand(batch)
         try:
-            answer: object = self._processors[lane].process(batch, checkpointer)
+            answer: object = yield Tell(partial(self._processors[lane].process, batch, checkpointer))
         finally:
             checkpointer.hand(None)
         if answer is None:

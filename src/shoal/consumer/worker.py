@@ -7,33 +7,31 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import signal
-import socket
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
 from types import FrameType, TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from shoal.consumer.aside import Aside
 from shoal.consumer.figures import Lag, WorkerFigures, shard_lag
 from shoal.consumer.held import Hosting, InThreads
+from shoal.consumer.joining import HubCalls, as_retry, own_name, see_group
 from shoal.consumer.lane_pool import LanePool
-from shoal.consumer.membership import Listener, Membership, boot_ms
+from shoal.consumer.membership import Membership, boot_ms
 from shoal.consumer.options import Lanes, WorkerOptions
-from shoal.consumer.processor import factory_of
+from shoal.consumer.processor import Factory, factory_of
 from shoal.consumer.runtime import Runtime, ShardListener
 from shoal.consumer.statistics import COUNTERS, WorkerStats
 from shoal.consumer.watching import Watch
 from shoal.core.aside import due_ms
 from shoal.core.checking import is_number
 from shoal.core.draining import Drained, drained
-from shoal.core.errors import GroupExists, InvalidInput, UnknownGroup
+from shoal.core.errors import InvalidInput
 from shoal.core.group import Coordination, GroupSettings
 from shoal.core.limits import DURATION_S_MAX
 from shoal.core.model import ShardId, StreamName
@@ -42,35 +40,6 @@ from shoal.core.retry import FailureRules, Policy
 from shoal.ports import HubService
 
 _log: Final = logging.getLogger("shoal.worker")
-
-
-class HubCalls(Protocol):
-    """What a worker needs of a hub."""
-
-    @property
-    def service(self) -> HubService: ...
-    def create_group(
-        self,
-        stream: str,
-        group: str,
-        *,
-        in_order: bool = ...,
-        timeout: float = ...,
-        handover_timeout: float | None = ...,
-        coordination: str = ...,
-        strategy: str = ...,
-        start: str | datetime | Mapping[int, int] = ...,
-    ) -> object: ...
-    def append(self, stream: str, shard: int, records: Sequence[Any]) -> object: ...
-    def join_group(
-        self,
-        stream: str,
-        group: str,
-        consumer: str,
-        *,
-        heartbeat_interval: float | None = None,
-        listener: Listener | None = None,
-    ) -> Membership: ...
 
 
 class Worker:
@@ -87,6 +56,7 @@ class Worker:
         options: WorkerOptions | None = None,
         executor: Executor | None = None,
         listener: ShardListener | None = None,
+        hosting: Hosting | None = None,
         **changes: Any,
     ) -> None:
         """`processor`: a Processor class, a factory of one, or a function `(batch, checkpointer)`.
@@ -94,11 +64,12 @@ class Worker:
         `name`: this consumer's, unique in the group; without one it is made of host, process and chance.
         `changes` are fields of WorkerOptions. `executor` runs user code, instead of threads of the worker's
         own. `listener` is told `(what, shard, epoch)`: opened, moved, stopped, ended, lost, gone.
+        `hosting`: for those who run user code in a way of their own; then `processor` is not looked at.
         """
         self._stream = stream_name(stream)
         self.stream = str(self._stream)
         self.group = checked_name("group", group)
-        self.name = checked_name("consumer", name) if name is not None else _own_name()
+        self.name = checked_name("consumer", name) if name is not None else own_name()
         if options is not None and not isinstance(options, WorkerOptions):
             raise InvalidInput("options", options, "WorkerOptions(…), or its fields as keywords")
         try:
@@ -106,12 +77,10 @@ class Worker:
         except TypeError as error:
             raise InvalidInput("options", sorted(changes), f"{error}; see WorkerOptions") from error
         self._hub = hub
-        factory = factory_of(processor)
         self._pool: LanePool | None = None
-        if self.options.lanes is Lanes.PROCESSES:
-            processes = self.options.lane_processes or self.options.parallelism
-            self._pool = LanePool(factory, self.options.outages, processes, self.name)
-        self._hosting: Hosting = self._pool or InThreads(factory, self.options.outages)
+        if hosting is None:
+            hosting = self._host(factory_of(processor))
+        self._hosting: Hosting = hosting
         self._executor = _checked_executor(executor)
         if listener is not None and not callable(listener):
             raise InvalidInput("listener", listener, "a function (what, shard, epoch)")
@@ -133,6 +102,16 @@ class Worker:
         self._is_over = threading.Event()
         """Nothing of it runs any more, but for user code that was given up."""
         self._lock = threading.Lock()
+
+    def _host(self, factory: Factory) -> Hosting:
+        """In threads of this process, or in processes of their own."""
+        options = self.options
+        if options.lanes is Lanes.THREADS:
+            return InThreads(factory, options.outages)
+        self._pool = LanePool(
+            factory, options.outages, options.lane_processes or options.parallelism, self.name
+        )
+        return self._pool
 
     # --- Life. ---------------------------------------------------------------------------------------
 
@@ -157,7 +136,7 @@ class Worker:
     def _start(self) -> None:
         options = self.options
         stream = self._hub.service.describe_stream(self._stream)
-        settings = self._see_group(str(self._stream), is_retry=False)
+        settings = see_group(self._hub, str(self._stream), self.group, options)
         self._rules = options.failure or FailureRules(policy=settings.policy)
         aside = None
         if self._rules.policy is Policy.BEST_TRIED:
@@ -169,7 +148,7 @@ class Worker:
         self._begin(str(self._stream), settings, aside=aside, targets=targets, drained=ask)
         if aside is not None and self._rules.max_attempts > 1:
             aside.see_retry()
-            settings = self._see_group(str(aside.retry), is_retry=True)
+            settings = see_group(self._hub, str(aside.retry), self.group, as_retry(options))
             self._begin(str(aside.retry), settings, aside=aside, due_ms=self._due_ms)
         self._watch.start()
 
@@ -332,30 +311,6 @@ class Worker:
     def __repr__(self) -> str:
         return f"<Worker {self.name} of {self.group} on {self.stream}, {len(self.shards)} shards>"
 
-    # --- How. ----------------------------------------------------------------------------------------
-
-    def _see_group(self, stream: str, *, is_retry: bool) -> GroupSettings:
-        """Make the group if it is not there and the user did not forbid it; its settings."""
-        options = self.options
-        groups = self._hub.service.groups
-        try:
-            return groups.find(stream_name(stream), self.group).settings
-        except UnknownGroup:
-            if not options.create_group and not is_retry:
-                raise
-            with suppress(GroupExists):
-                self._hub.create_group(
-                    stream,
-                    self.group,
-                    in_order=options.in_order and not is_retry,
-                    timeout=options.timeout,
-                    handover_timeout=options.handover_timeout,
-                    coordination=options.coordination,
-                    strategy=options.strategy,
-                    start="earliest" if is_retry else options.start,
-                )
-        return groups.find(stream_name(stream), self.group).settings
-
 
 class Drainer:
     """Knows when all that was there at the start has been consumed, by this worker or by others."""
@@ -383,11 +338,6 @@ def _checked_executor(executor: Executor | None) -> Executor | None:
     if isinstance(executor, ProcessPoolExecutor):
         raise InvalidInput("executor", executor, "its work must run in this process; see lanes='processes'")
     return executor
-
-
-def _own_name() -> str:
-    host = "".join(c if c.isalnum() or c in "-_." else "-" for c in socket.gethostname())[:60]
-    return f"{host or 'worker'}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 @contextmanager

@@ -65,6 +65,8 @@ class CrewRules:
     failure: FailureRules
     budget: Budget
     lanes: int = 1
+    is_on_demand: bool = False
+    """User code comes for what it is to process; see Tenure."""
     persist_interval_ms: int = 60_000
     """How often what was declared done, and not persisted, reaches the hub."""
     stop_timeout_ms: int = 30_000
@@ -212,6 +214,7 @@ class Crew:
             self._rules.failure,
             lanes=self._rules.lanes,
             limit=None if limits is None else limits.get(shard, 0),
+            is_on_demand=self._rules.is_on_demand,
         )
         if self.is_stopping:
             tenure.ask(Reason.STOPPED)
@@ -281,6 +284,8 @@ class Crew:
 
         `is_tail`: there was nothing more at that time, and what comes will be told by `moved`.
         """
+        if tenure.is_of_no_use():
+            return
         if wanted.lane is not None:
             tenure.got_again(wanted.lane, pieces[wanted.lane], next_offset)
             return
@@ -288,11 +293,19 @@ class Crew:
             tenure.came_to_tail(now_ms)
         tenure.got(pieces, next_offset, is_end=is_end)
 
-    def not_found(self, tenure: Tenure, wanted: Fetch, error: ShoalError, now_ms: int) -> list[Order]:
-        """A read failed. The store may be away, or the lease moves: then it is simply tried again."""
+    def not_found(
+        self, tenure: Tenure, wanted: Fetch, error: ShoalError, now_ms: int, end: int | None = None
+    ) -> list[Order]:
+        """A read failed. The store may be away, or the lease moves: then it is simply tried again.
+
+        `end`: where to go on if it has expired, and the user wants to skip all that is there.
+        """
+        if tenure.is_of_no_use():
+            return []
         if isinstance(error, OffsetExpired) and self._rules.is_expired_skipped:
-            skipped = tenure.jump(error.first_offset, wanted.lane)
-            return [Skipped(tenure=tenure, records=skipped, offset=error.first_offset)]
+            to = error.first_offset if end is None else end
+            skipped = tenure.jump(to, wanted.lane)
+            return [Skipped(tenure=tenure, records=skipped, offset=to)]
         is_standing = isinstance(error, OffsetExpired)
         failure = Failure(kind=type(error).__name__, text=str(error)) if is_standing else None
         tenure.fetch_failed(now_ms + _REFETCH_MS, failure)

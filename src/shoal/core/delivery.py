@@ -52,8 +52,13 @@ class Tenure:
         *,
         lanes: int = 1,
         limit: int | None = None,
+        is_on_demand: bool = False,
     ) -> None:
-        """`checkpoint` may say what earlier owners' lanes have done beyond it. `limit`: where to stop."""
+        """`checkpoint` may say what earlier owners' lanes have done beyond it. `limit`: where to stop.
+
+        `is_on_demand`: what is to be processed waits until user code takes it, and the end of a closed shard
+        is for user code to declare: it may still hold on to what it was given.
+        """
         self.shard, self.epoch = shard, epoch
         self.phase = Phase.WAITING
         self.reason: Reason | None = None
@@ -80,10 +85,15 @@ class Tenure:
         self.shown: str | None = None
         """What people were last told that holds it up, and when."""
         self.shown_ms = 0
+        self.is_paused = False
+        """User code wants nothing of it for now."""
         self._has_moved = False
         """Something new was heard of since it was last looked for."""
+        self._is_astray = False
+        """User code has sought another place since the read that is under way began."""
         self._rules = rules
         self._limit = limit
+        self._is_on_demand = is_on_demand
         self._is_end_refused = False
         self._asked: Reason | None = None
         """Someone wants it, even if its end came first."""
@@ -126,6 +136,8 @@ class Tenure:
         """What may be fetched next, as far as the shard itself is concerned."""
         if self.phase is not Phase.PROCESSING or self.is_fetching or self.fetch_due_ms is not None:
             return None
+        if self.is_paused:
+            return None
         for lane in self.lanes:
             if lane.missing is not None:
                 return Fetch(offset=lane.missing[0], until=lane.missing[1], lane=lane.number)
@@ -147,6 +159,12 @@ class Tenure:
     def is_running(self) -> bool:
         """Whether a task of its own has not come back yet."""
         return any(lane.task is not None for lane in self.lanes)
+
+    @property
+    def position(self) -> int:
+        """The next offset that user code is given."""
+        (lane,) = self.lanes
+        return lane.position if lane.sought is not None else min(self.fetched, lane.position)
 
     def due_ms(self) -> int | None:
         """When something is to be tried again."""
@@ -184,9 +202,16 @@ class Tenure:
         if is_end:
             self.end = next_offset
 
+    def is_of_no_use(self) -> bool:
+        """A read has ended: whether it began before user code sought another place, so that it is dropped."""
+        is_astray, self._is_astray = self._is_astray, False
+        if is_astray:
+            self.is_fetching = False
+        return is_astray
+
     def fetch_failed(self, due_ms: int, failure: Failure | None = None) -> None:
         """Nothing came. It is tried again then. `failure`: what holds the shard up until someone acts."""
-        self.is_fetching = False
+        self.is_fetching = self._is_astray = False
         self.fetch_due_ms = due_ms
         if failure is not None:
             attempts = 0 if self._unread is None else self._unread.attempts
@@ -252,6 +277,7 @@ class Tenure:
                 lane.finished = offset + 1
             case ShutDown():
                 lane.is_shut = True
+        self._go(lane)
 
     def raised(self, lane_number: int, failure: Failure, now_ms: int, dice: float) -> list[Action]:
         """A task failed. What follows is the policy's to say; nothing is passed over."""
@@ -284,6 +310,7 @@ class Tenure:
         lane.due_ms = due_ms
         if isinstance(task, Process):
             self._is_left(lane)
+        self._go(lane)
 
     def bereft(self, lane_number: int) -> None:
         """The lane's processor is gone, and a task, if there is one, was not begun; another will follow.
@@ -303,22 +330,67 @@ class Tenure:
             until = lane.finished
         lane.missing, lane.finished = (lane.done, until), lane.done
 
-    def save(self, lane_number: int, offset: int | None) -> int:
-        """The user declares the lane's records below `offset` done (None: all that it came back from)."""
+    def take(self, task: Process, now_ms: int) -> bool:
+        """User code comes for what waits for it; False: it is not to be had any more."""
+        lane = self.lanes[task.lane]
+        if lane.task is not task or lane.is_taken:
+            return False
+        lane.is_taken, lane.began_ms = True, now_ms
+        lane.hand(task.piece)
+        return True
+
+    def seek(self, offset: int) -> None:
+        """User code wants to go on there, back or ahead; what it has in its hands, it finishes first.
+
+        What it declared done stays so: a checkpoint leads forward. Of a shard with one lane.
+        """
+        (lane,) = self.lanes
         if self.reason is Reason.LOST or self.phase is Phase.STOP_COMPLETED:
             raise LeaseLost(shard=self.shard, epoch=self.epoch)
+        if lane.is_waiting:
+            lane.task = None
+        lane.sought = offset
+        self._go(lane)
+
+    def _go(self, lane: Lane) -> None:
+        """Where user code wanted to go, as soon as nothing of it runs."""
+        if lane.sought is None or lane.task is not None:
+            return
+        lane.go_to(lane.sought)
+        lane.sought = None
+        self.fetched, self.end = lane.handed, None
+        self.fetch_due_ms, self.is_idle, self._unread = None, False, None
+        self._is_astray = self.is_fetching
+
+    def pause(self) -> None:
+        """User code wants nothing of it until `resume`. What waits for it goes back."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """It wants to go on."""
+        self.is_paused = False
+
+    def save(self, lane_number: int, offset: int | None) -> int:
+        """The user declares the lane's records below `offset` done (None: all that it came back from)."""
         lane = self.lanes[lane_number]
         wanted = lane.finished if offset is None else offset
-        if wanted > lane.handed:
-            raise CheckpointMisuse(
-                "offset", wanted, f"shard {self.shard}: records were given only up to {lane.handed}"
-            )
+        self.check_save(lane_number, wanted)
         if wanted > lane.done:
             lane.streak = NO_STREAK  # Something went well: what fails next does not fail in a row.
         lane.done = max(lane.done, wanted)
         lane.said = max(lane.said, wanted)
         lane.pass_set_aside()
         return lane.done
+
+    def check_save(self, lane_number: int, offset: int) -> None:
+        """Refuse what cannot be declared done."""
+        if self.reason is Reason.LOST or self.phase is Phase.STOP_COMPLETED:
+            raise LeaseLost(shard=self.shard, epoch=self.epoch)
+        lane = self.lanes[lane_number]
+        if offset > max(lane.handed, lane.sought or 0):  # Who leaps ahead may say that it is done with that.
+            raise CheckpointMisuse(
+                "offset", offset, f"shard {self.shard}: records were given only up to {lane.handed}"
+            )
 
     @property
     def unsaved(self) -> int | None:
@@ -386,10 +458,12 @@ class Tenure:
             self.fetch_due_ms = None
         if self.phase is Phase.INITIALIZING and all(lane.is_ready for lane in self.lanes):
             self.phase = Phase.PROCESSING
-        if self.phase is Phase.PROCESSING and self.end is not None and not self._is_at_work():
+        if self.phase is Phase.PROCESSING and self.end is not None and self._is_through():
             self.phase, self.reason = Phase.STOPPING, Reason.ENDED
         actions: list[Action] = []
         for lane in self.lanes:
+            if lane.is_waiting and (self.is_paused or self.phase is not Phase.PROCESSING):
+                lane.task = None
             if lane.due_ms is not None and (lane.due_ms <= now_ms or self.reason is not None):
                 lane.due_ms = None  # Whether or not there is anything to do: nobody waits for a time gone by.
             if lane.task is None and lane.due_ms is None:
@@ -411,9 +485,9 @@ class Tenure:
             self._start(lane, ProcessNothing(lane=lane.number), now_ms)
         return [lane.task for lane in self.lanes if lane.task is not None]
 
-    @staticmethod
-    def _start(lane: Lane, task: Task, now_ms: int) -> None:
+    def _start(self, lane: Lane, task: Task, now_ms: int) -> None:
         lane.task, lane.began_ms, lane.is_told_stuck, lane.said = task, now_ms, False, 0
+        lane.is_taken = not (self._is_on_demand and isinstance(task, Process))
 
     def _finish(self, lane_number: int) -> tuple[Lane, Task]:
         """The lane runs nothing from here on; what it ran."""
@@ -429,15 +503,13 @@ class Tenure:
                 return Initialize(lane=lane.number)
             case Phase.PROCESSING if lane.aside is not None:
                 return lane.aside
-            case Phase.PROCESSING if lane.queue and lane.missing is None:
+            case Phase.PROCESSING if lane.queue and lane.missing is None and not self.is_paused:
                 piece = lane.queue[0]
                 if piece.due_ms > now_ms:
                     lane.due_ms = piece.due_ms
                     return None
-                if lane.done >= lane.handed:
-                    # Nothing of the lane lies before it: the checkpoint must not fall back to where it was.
-                    lane.done = max(lane.done, piece.first)
-                lane.handed = max(lane.handed, piece.next)
+                if not self._is_on_demand:
+                    lane.hand(piece)
                 return Process(lane=lane.number, piece=piece, attempt=lane.attempts + 1)
             case Phase.STOPPING if lane.is_ready and not lane.is_shut:
                 assert self.reason is not None
@@ -464,6 +536,11 @@ class Tenure:
     def _is_over(self) -> bool:
         """The store knows that it was consumed to its end."""
         return self.end is not None and self.persisted >= self.end
+
+    def _is_through(self) -> bool:
+        """User code has come back from all of it, and has nothing left to declare that it must declare."""
+        is_owing = self._is_on_demand and any(lane.done < lane.handed for lane in self.lanes)
+        return not self._is_at_work() and not is_owing
 
     def _is_at_work(self) -> bool:
         return any(lane.queue or lane.missing or lane.task is not None for lane in self.lanes)

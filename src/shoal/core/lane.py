@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from shoal.core.limits import OFFSET_MAX
 from shoal.core.retry import NO_STREAK, Streak
-from shoal.core.tasks import Failure, Piece, SetAside, Task
+from shoal.core.tasks import Failure, Piece, Process, SetAside, Task
 
 
 @dataclass(slots=True)
@@ -32,6 +33,10 @@ class Lane:
     missing: tuple[int, int] | None = None
     """From where, and until where, its records are to be fetched once more, before all that is queued."""
     task: Task | None = None
+    is_taken: bool = False
+    """User code has the task in its hands. Until then it waits, and may be withdrawn."""
+    sought: int | None = None
+    """Where user code wants to go on, once its task has ended."""
     began_ms: int = 0
     aside: SetAside | None = None
     """What is to be set aside before anything else."""
@@ -66,6 +71,41 @@ class Lane:
         """Before all that is queued."""
         self.queue.extendleft(reversed(pieces))
         self.queued_bytes += sum(piece.bytes for piece in pieces)
+
+    def hand(self, piece: Piece) -> None:
+        """It is given to user code."""
+        if self.done >= self.handed:
+            # Nothing of the lane lies before it: the checkpoint must not fall back to where it was.
+            self.done = max(self.done, piece.first)
+        self.handed = max(self.handed, piece.next)
+
+    def go_to(self, offset: int) -> None:
+        """Go on at another place: nothing that was fetched is wanted.
+
+        What is leapt over is owed until it is declared done: who leaps and says no more has saved nothing.
+        """
+        while self.queue:
+            self.take()
+        self.missing = (offset, self.handed) if offset < self.handed else None
+        self.set_aside = {each for each in self.set_aside if each < offset}
+        self.handed, self.finished = max(self.handed, offset), offset
+        self.attempts, self.due_ms, self.failure, self.aside = 0, None, None, None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Its task waits for user code to come for it."""
+        return isinstance(self.task, Process) and not self.is_taken
+
+    @property
+    def position(self) -> int:
+        """What user code is given next, of what is known here."""
+        if self.sought is not None:
+            return self.sought
+        if isinstance(self.task, Process) and self.is_taken:
+            return self.task.piece.next
+        first = [self.queue[0].first] if self.queue else []
+        missing = [self.missing[0]] if self.missing is not None else []
+        return min([*first, *missing], default=OFFSET_MAX)
 
     @property
     def has_unsaved(self) -> bool:

@@ -6,10 +6,12 @@ Invariant: no record is given out by iteration after the deadline has passed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from functools import partial
 from itertools import chain, repeat, takewhile
 from operator import itemgetter, length_hint
-from typing import Final
+from typing import Any, Final
 
+from shoal.core.errors import DeserializationFailed
 from shoal.wire.batch import Batch
 from shoal.wire.record import Record
 
@@ -17,16 +19,44 @@ Guard = Callable[[], int]
 """Says until when, on the clock that it is asked by, records may be given out; raises if they may not."""
 
 
-class Delivered(Batch):
-    """See Batch. For one call of `process`."""
+class Decoding:
+    """Functions of the user's that keys and values go through on their way out of a batch."""
 
-    __slots__ = ("_clock_ns", "_guard", "_left", "is_through")
+    def __init__(self, key: Callable[[bytes], Any] | None, value: Callable[[bytes], Any] | None) -> None:
+        self._key, self._value = key, value
+
+    def decode(self, stream: str, shard: int, record: Record) -> Record:
+        """The record as the user wants it. What is None stays so."""
+        offset, timestamp, key, value, headers = record
+        what = "key"
+        try:
+            if self._key is not None and key is not None:
+                key = self._key(key)
+            what = "value"
+            if self._value is not None and value is not None:
+                value = self._value(value)
+        except Exception as error:  # Around user code.
+            raise DeserializationFailed(stream=stream, shard=shard, offset=offset, what=what) from error
+        return Record(offset, timestamp, key, value, headers)
+
+
+class Delivered(Batch):
+    """See Batch. For one call of `process`, or from one poll to the next."""
+
+    __slots__ = ("_clock_ns", "_decoding", "_guard", "_left", "is_through")
 
     @classmethod
-    def of(cls, batch: Batch, offsets: Sequence[int], guard: Guard, clock_ns: Callable[[], int]) -> Delivered:
-        """Those records of a batch."""
+    def of(
+        cls,
+        batch: Batch,
+        offsets: Sequence[int],
+        guard: Guard,
+        clock_ns: Callable[[], int],
+        decoding: Decoding | None = None,
+    ) -> Delivered:
+        """Those records of a batch. `decoding`: what iteration makes of them."""
         made = cls(**batch._part(offsets))
-        made._guard, made._clock_ns = guard, clock_ns
+        made._guard, made._clock_ns, made._decoding = guard, clock_ns, decoding
         made._left = None
         made.is_through = False
         made.end_of_shard = batch.end_of_shard and bool(offsets) and offsets[-1] + 1 == batch.next_offset
@@ -34,6 +64,7 @@ class Delivered(Batch):
 
     _guard: Guard
     _clock_ns: Callable[[], int]
+    _decoding: Decoding | None
     _left: Iterator[int] | None
     """The offsets that the loop has not come to."""
     is_through: bool
@@ -42,7 +73,10 @@ class Delivered(Batch):
     def __iter__(self) -> Iterator[Record]:
         self.is_through = False  # Whoever loops a second time is in its midst again.
         self._left = iter(self._offsets)
-        return chain.from_iterable(self._stretches(super().__iter__(), self._left))
+        records = super().__iter__()
+        if self._decoding is not None:
+            records = map(partial(self._decoding.decode, self.stream, self.shard), records)
+        return chain.from_iterable(self._stretches(records, self._left))
 
     def _stretches(self, records: Iterator[Record], left: Iterator[int]) -> Iterator[Iterator[Record]]:
         """Records until the lease is to be looked at anew, again and again.

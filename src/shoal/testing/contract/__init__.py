@@ -15,9 +15,11 @@ and servers that go away (`tests/crash`), or how fast anything is (`bench`).
 from shoal.testing.contract.appending import AppendContract
 from shoal.testing.contract.beating import BeatContract
 from shoal.testing.contract.checkpointing import CheckpointContract
+from shoal.testing.contract.following import FollowingContract
 from shoal.testing.contract.grouping import GroupContract
 from shoal.testing.contract.idempotence import IdempotenceContract
 from shoal.testing.contract.owning import OwnershipContract
+from shoal.testing.contract.polling import ConsumerContract
 from shoal.testing.contract.producing import ProducerContract
 from shoal.testing.contract.reading import ReadContract
 from shoal.testing.contract.refusing import RefusalContract
@@ -48,5 +50,7 @@ class HubContract(
     BeatContract,
     CheckpointContract,
     WorkerContract,
+    ConsumerContract,
+    FollowingContract,
 ):
     """Every test of the contract. Override `hub_url`, or also `hub` to share one hub among the tests."""
