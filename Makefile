@@ -50,8 +50,8 @@ bench: $(STAMP) servers ## The table of docs/performance.md, measured now
 crash: $(STAMP) servers ## A longer crash run: make crash CRASH_ROUNDS=500
 	@$(VENV)/bin/python -m pytest tests/crash --crash-rounds=$(CRASH_ROUNDS) --timeout=0 $(PYTEST_ARGS)
 
-sim: $(STAMP) ## Replay one simulated history of a group: make sim SEED=1234
-	@$(VENV)/bin/python -m sim --seed $(SEED) --trace
+sim: $(STAMP) ## Replay one simulated history: make sim SEED=1234; of whole workers: WORKERS=1
+	@$(VENV)/bin/python -m sim --seed $(SEED) --trace $(if $(WORKERS),--workers)
 
 sim-soak: $(STAMP) ## New simulated histories for so long: make sim-soak MINUTES=60
 	@$(VENV)/bin/python -m sim --soak-minutes $(MINUTES)

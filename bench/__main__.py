@@ -7,6 +7,7 @@ code is 1 if a floor is missed.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import tempfile
@@ -18,12 +19,23 @@ from typing import Final
 from rich.console import Console
 
 import shoal
-from bench import balancing, groups, large, measure, peers, shared, workers
+from bench import balancing, consumers, groups, large, measure, peers, shared, workers
 from bench.data import CHUNK, Chunk, make_chunk
 from bench.table import Line, Report
+from shoal.consumer.options import Lanes
 from shoal.testing.servers import MariaDBServer, PostgresServer, RedisServer
 
-SECTIONS: Final = ("sqlite", "large", "redis", "postgresql", "mariadb", "groups", "workers", "shared")
+SECTIONS: Final = (
+    "sqlite",
+    "large",
+    "redis",
+    "postgresql",
+    "mariadb",
+    "groups",
+    "workers",
+    "consumers",
+    "shared",
+)
 PERFORMANCE: Final = Path(__file__).parent.parent / "docs" / "performance.md"
 
 NewHub = Callable[[], shoal.Hub]
@@ -239,6 +251,21 @@ def _groups(report: Report, folder: Path, _: Chunk, less: int) -> None:
     )
 
 
+def _computing_line(hub: shoal.Hub, records: int) -> Line:
+    """Lanes as processes against one lane; more than the machine has cores for is not to be had."""
+    one = workers.computing_lanes(hub, 1, Lanes.THREADS, records // 2)
+    four = workers.computing_lanes(hub, 4, Lanes.PROCESSES, records)
+    bare = workers.bare_processes(4, records // 2)
+    cores = len(os.sched_getaffinity(0))
+    return Line(
+        "four process lanes, CPU-bound",
+        _rate(four),
+        f"{four / one:.2f} of one lane; four bare processes on {cores} cores: {bare:.2f}",
+        "0.8 of bare",
+        four / one >= 0.8 * bare,
+    )
+
+
 def _workers(report: Report, folder: Path, chunk: Chunk, less: int) -> None:
     """Processors, lanes, latency, hand-over and memory of workers."""
     with shoal.connect(f"sqlite:///{folder}/workers.db") as hub:
@@ -267,6 +294,7 @@ def _workers(report: Report, folder: Path, chunk: Chunk, less: int) -> None:
                 four / one >= 3.5,
             ),
         )
+        report.add("workers", _computing_line(hub, 2000 // less))
         for shards, has_floor in ((1, True), (4, False)):
             p50, p99 = workers.latency(hub, chunk, shards, 1000, max(2.0, 10 / less))
             report.add(
@@ -302,6 +330,34 @@ def _workers(report: Report, folder: Path, chunk: Chunk, less: int) -> None:
             used_mb < budget / 1e6 + 100,
         ),
     )
+
+
+def _consumers(report: Report, folder: Path, chunk: Chunk, less: int) -> None:
+    """Poll loops against a worker, and on an event loop against one in a thread."""
+    with shoal.connect(f"sqlite:///{folder}/consumers.db") as hub:
+        measure.append_batches(hub, chunk, max(4, 20 // less))
+        for what, look in (("Arrow columns", measure.as_arrow), ("Record objects", measure.as_records)):
+            found = consumers.rates(hub, "orders", look, 5)
+            polled = statistics.median(polled for _, polled, _ in found)
+            awaited = statistics.median(awaited for *_, awaited in found)
+            of_worker = statistics.median(polled / worker for worker, polled, _ in found)
+            of_polled = statistics.median(awaited / polled for _, polled, awaited in found)
+            line = Line(
+                f"a poll loop over {what}",
+                _rate(polled),
+                f"{of_worker:.2f} of a worker",
+                "0.8",
+                of_worker >= 0.8,
+            )
+            report.add("consumers", line)
+            line = Line(
+                f"the same on an event loop, {what}",
+                _rate(awaited),
+                f"{of_polled:.2f} of the poll loop",
+                "0.8",
+                of_polled >= 0.8,
+            )
+            report.add("consumers", line)
 
 
 def _shared(report: Report, folder: Path, _: Chunk, less: int) -> None:
@@ -351,6 +407,7 @@ _SECTIONS: Final[dict[str, Callable[[Report, Path, Chunk, int], None]]] = {
     "mariadb": _server(MariaDBServer, "mariadb"),
     "groups": _groups,
     "workers": _workers,
+    "consumers": _consumers,
     "shared": _shared,
 }
 

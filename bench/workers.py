@@ -15,6 +15,7 @@ from pathlib import Path
 
 import shoal
 from bench.data import Chunk
+from shoal.consumer.options import Lanes
 from shoal.consumer.runtime import ShardListener
 from shoal.core.model import KeyHash
 from shoal.core.ring import place
@@ -80,6 +81,58 @@ def lanes(hub: shoal.Hub, parallelism: int, records: int) -> float:
     took = time.perf_counter() - began
     worker.stop()
     return records / took
+
+
+class Computing(shoal.Processor):
+    """About a millisecond of Python for each record."""
+
+    def process(self, batch: shoal.Batch, checkpointer: shoal.Checkpointer) -> None:
+        for _ in batch:
+            compute()
+        checkpointer.save(persist=False)
+
+
+def compute(_: int = 0) -> None:
+    """About a millisecond of Python."""
+    sum(i * i for i in range(12_000))
+
+
+def bare_processes(count: int, calls: int) -> float:
+    """What so many processes without any Shoal do against one, at this moment: the limit for lanes."""
+    began = time.perf_counter()
+    for _ in range(calls):
+        compute()
+    one = time.perf_counter() - began
+    with multiprocessing.get_context("spawn").Pool(count) as pool:
+        pool.map(compute, range(4 * count), 1)
+        began = time.perf_counter()
+        pool.map(compute, range(2 * calls), 25)
+        return 2 * one / (time.perf_counter() - began)
+
+
+def computing_lanes(hub: shoal.Hub, parallelism: int, lanes: Lanes, records: int) -> float:
+    """Records a second of a processor that computes, on one shard; processes have started before."""
+    stream = f"computing-{lanes}-{parallelism}"
+    hub.create_stream(stream, shards=1)
+    worker = shoal.Worker(
+        hub, stream, "lanes", Computing, parallelism=parallelism, lanes=lanes, batch_records=25
+    ).start()
+    _until(lambda: worker.shards == {0: "processing"})
+    with hub.producer(stream) as producer:
+        for i in range(records):
+            producer.send(b"x", key=f"key-{i}")
+    began = time.perf_counter()
+    _until(lambda: worker.stats.records == records)
+    took = time.perf_counter() - began
+    worker.stop()
+    return records / took
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, "the worker did not finish"
+        time.sleep(0.005)
 
 
 def latency(hub: shoal.Hub, chunk: Chunk, shards: int, rate: int, seconds: float) -> tuple[float, float]:

@@ -30,7 +30,7 @@ class Telling:
     reset: int = 0
     """The reset that it began with, where one goes from row to row."""
     is_made: bool = False
-    """That reset made the shard's row again, and has not come to it since."""
+    """That reset made the shard's row again, and the row is still there."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,6 +60,8 @@ class DeliveryChecks:
         self._resets = 0
         self._resetting: dict[int, set[int]] = {}
         """Resets that are under way, and the shards that they are about."""
+        self._kept: set[int] = set()
+        """Resets that are done: what they promised is held against them."""
         self._undone: dict[int, Telling] = {}
         """What such a reset has still to make again: its row was void, and was cleaned up."""
         self._in_reset: dict[int, set[int]] = {}
@@ -79,6 +81,14 @@ class DeliveryChecks:
         self._anew.clear()
         self._stories = [Story(tellings=[self._telling(0, start)]) for start in starts]
 
+    def group_emptied(self) -> None:
+        """The group was deleted, and its rows with it, in a table that its consumers reach by themselves.
+
+        One whose join was on its way may become a member after that, find some rows that were on their way as
+        well, and hand out what they say until it hears. Of a group that is gone nothing is promised.
+        """
+        self._group = 0
+
     def updated(self, settings: GroupSettings) -> None:
         """Once a group was not in order, shards that have overtaken their parents stay where they are."""
         self._is_in_order = self._is_in_order and settings.in_order
@@ -91,9 +101,12 @@ class DeliveryChecks:
         first, end = batch
         story, row = self._story(shard), self._stream.shards[shard]
         if self.is_lenient:
-            latest = story.tellings[-1]
-            if first <= max(latest.reached, row.first_offset):
-                latest.reached = max(latest.reached, end)
+            # Of the latest that it continues: an owner may go on for a while after a reset, which may be
+            # forgotten in its turn.
+            for telling in reversed(story.tellings):
+                if first <= max(telling.reached, row.first_offset):
+                    telling.reached = max(telling.reached, end)
+                    break
             return
         before = story.handed.get((epoch, incarnation))
         if before is not None and first < before:
@@ -152,6 +165,7 @@ class DeliveryChecks:
         """It is done, or was given up, and whoever asked for it was told so."""
         self._resetting.pop(reset, None)
         if is_done:  # What it did not come to has no row yet: its first one waits as any other does.
+            self._kept.add(reset)
             for waiting in self._in_reset.values():
                 waiting.discard(reset)
         for shard, telling in list(self._undone.items()):
@@ -173,19 +187,25 @@ class DeliveryChecks:
         story.tellings.append(self._telling(since, offset, reset, is_made=is_made))
 
     def cleaned(self, claim: Claim) -> None:
-        """A row that a reset made again, and that was void before it came to it, is as if it was never made.
+        """A void row that a reset made again, before that was done, is as if it was never made.
 
-        Who cleans it up has looked while rows below it were missing. That may happen to a shard several
-        times, while the reset goes on and after it was given up; one that is not given up makes it again. It
-        is void then, and not over: one that is over was cleaned up because it is done.
+        Who cleans it up has looked while rows below it were missing, or while another reset meant to make it
+        anew. That may happen to a shard several times, as long as the reset goes on and after it was given
+        up, even if it had come to the row; one that is not given up makes it again. It is void then, and not
+        over: one that is over was cleaned up because it is done.
         """
         tellings = self._story(claim.shard).tellings
-        last = tellings[-1]
-        if last.is_made and not claim.epoch and claim.state is not ShardState.OVER:
-            tellings.pop()
-            if last.reset in self._resetting:
-                self._undone[claim.shard] = last
-        last.is_made = False
+        last = len(tellings) - 1
+        while tellings[last].reset and tellings[last].reset not in self._kept and not tellings[last].is_made:
+            last -= 1
+        is_taken_back = tellings[last].is_made and tellings[last].reset not in self._kept
+        if is_taken_back and claim.state is not ShardState.OVER:
+            for telling in tellings[last:]:
+                if telling.reset in self._resetting:
+                    self._undone[claim.shard] = telling
+            del tellings[last:]
+        for telling in tellings[last:]:
+            telling.is_made = False
 
     def forgot(self) -> None:
         """The store may have forgotten forced checkpoints and hand-overs: only the furthest is known."""

@@ -64,6 +64,8 @@ class Work:
     """`process` came back from it."""
     again: set[int] = field(default_factory=set)
     """User code was given it, and wants it once more."""
+    done: set[int] = field(default_factory=set)
+    """User code was given it, declared it done, and has not asked for it once more."""
     calls: dict[int, list[int]] = field(default_factory=dict)
     """For each lane in which a call runs, what it has been given."""
     shut: set[int] = field(default_factory=set)
@@ -103,6 +105,13 @@ class RecordChecks(DeliveryChecks):
             if is_before and work.calls and not work.is_given_up:
                 raise Violation("3", f"{hand} begins, and user code of {other} still runs")
 
+    def is_repeat(self, hand: Hand, offsets: Sequence[int]) -> bool:
+        """User code had declared all of it done, and went back to it: the shard may be over meanwhile."""
+        again = self._of(hand).again
+        if hand.group != self._group or not again.issuperset(offsets):
+            return False
+        return self._at(self._story(hand.shard), hand.epoch).settled.issuperset(offsets)
+
     def reached(self, hand: Hand, lane: int, offsets: Sequence[int]) -> None:
         """Records are given to user code at this instant."""
         if hand.group != self._group:
@@ -122,6 +131,8 @@ class RecordChecks(DeliveryChecks):
             raise Violation("3", f"{hand}: {offset} is given to lane {lane}")
         if offset in telling.handed_over and offset not in work.again:
             raise Violation("5", f"{hand}: {offset} comes again, and was done when it was handed over")
+        if offset in work.done:
+            raise Violation("5", f"{hand}: {offset} comes again, and was declared done by the same hand")
         before = self._stream.before(hand.shard, offset)
         first = max(telling.start, self._stream.shards[hand.shard].first_offset)
         if before is not None and before >= first:
@@ -146,10 +157,11 @@ class RecordChecks(DeliveryChecks):
         work = self._of(hand)
         wanted = {
             one
-            for one in work.finished
+            for one in work.finished | work.done
             if one >= offset and self._stream.lane(hand.shard, one, hand.lanes) == lane
         }
         work.finished -= wanted
+        work.done -= wanted
         work.again |= wanted
 
     def declared_done(self, hand: Hand, lane: int, upto: int) -> None:
@@ -165,6 +177,8 @@ class RecordChecks(DeliveryChecks):
             is_given = offset in work.finished or offset in work.again or offset in work.calls.get(lane, ())
             if offset not in telling.settled and not is_given:
                 raise Violation("4", f"{hand}: {offset} is declared done, and was never given to user code")
+            if is_given and offset not in work.again:
+                work.done.add(offset)
         telling.declare(hand.epoch, mine)
         work.again.difference_update(offset for offset in work.calls.get(lane, ()) if offset < upto)
 

@@ -240,6 +240,11 @@ COORDINATED: Final = (
         change=mutations.unknown_rules_decide,
     ),
     Bug(
+        name="what others left open stays open",
+        focus=("old server", "split", "merge"),
+        rule="who does not know the rules does not decide; another does",
+    ),
+    Bug(
         name="steps without compare-and-set",
         focus=("newcomer", "crash"),
         rule="a step is one compare-and-set on the version",

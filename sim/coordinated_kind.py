@@ -20,6 +20,7 @@ class CoordinatedKind:
     """See Kind."""
 
     cleans_up = False
+    generation_ms = 0
 
     def __init__(self, stage: Stage, admin: Process) -> None:
         self._stage = stage

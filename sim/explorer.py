@@ -95,11 +95,13 @@ COMPLETE: Final = (
 """The smallest worlds: every state that can be reached in them is seen, in seconds."""
 
 WORLDS: Final = (
+    Bound(consumers=3, shards=2, crashes=1, splits=1),
     Bound(consumers=2, shards=2, crashes=1, splits=1),
     Bound(consumers=3, shards=2, crashes=1, splits=0),
     Bound(consumers=2, shards=1, watchers=2, crashes=1, splits=0),
     Bound(consumers=2, shards=1, crashes=0, splits=0, rewinds=1),
     Bound(consumers=2, names=1, shards=1, crashes=0, splits=0),
+    Bound(kind=LEASED, consumers=3, shards=2, crashes=1, splits=1, faults=1, lives=1),
     Bound(kind=LEASED, consumers=2, shards=2, crashes=1, splits=1, faults=1, lives=1),
     Bound(kind=LEASED, consumers=3, shards=2, crashes=1, splits=0, faults=1, lives=1),
     Bound(kind=LEASED, consumers=2, shards=1, crashes=0, splits=0, faults=2, lives=2),

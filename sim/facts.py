@@ -61,7 +61,8 @@ class Facts:
         self.history.counts["records"] += len(offsets)
         if self.history.is_traced:
             self.history.say(hand.incarnation, f"gives shard {hand.shard} at {hand.epoch}: {list(offsets)}")
-        self.holding.handed(hand.group, hand.incarnation, hand.shard, hand.epoch)
+        if not self.records.is_repeat(hand, offsets):
+            self.holding.handed(hand.group, hand.incarnation, hand.shard, hand.epoch)
         self.deadlines.handed(hand.incarnation, hand.shard, hand.epoch)
         self.records.reached(hand, lane, offsets)
 

@@ -179,7 +179,9 @@ class Hub:
             row = stream.shards[shard]
             batches = stream.read(shard, offset, self._stage.swarm.ahead)
             self._facts.holding.answered_read(shard, epoch)
-            return Fetched(batches=batches, end=None if row.is_open else row.next_offset)
+            return Fetched(
+                batches=batches, end=None if row.is_open else row.next_offset, tail=row.next_offset
+            )
 
         return (yield from self._store.read(self.process, body))
 

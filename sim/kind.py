@@ -20,6 +20,8 @@ class Kind(Protocol):
 
     cleans_up: bool
     """Whether rows of shards that are done go away."""
+    generation_ms: int
+    """How long it may take to follow a lineage that nobody has looked at by a generation; 0: all at once."""
 
     def begin(self) -> None:
         """Start whoever is there besides the consumers."""

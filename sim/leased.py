@@ -364,7 +364,12 @@ class LeasedSeat:
             lambda rows: (list(rows.instances.values()), rows.sequence, self._stored_shards(rows))
         )
         return View(
-            rows=rows, instances=instances, sequence=sequence, shards=shards, starts=table.rows.starts
+            rows=rows,
+            instances=instances,
+            sequence=sequence,
+            shards=shards,
+            starts=table.rows.starts,
+            unbound=table.rows.unbound,
         )
 
     def _shards(self) -> Steps[Sequence[Shard]]:
@@ -395,7 +400,7 @@ class LeasedSeat:
         row = shards[shard]
         assert self._store.stream is not None
         batches = self._store.stream.read(shard, offset, self._stage.swarm.ahead)
-        return Fetched(batches=batches, end=None if row.is_open else row.next_offset)
+        return Fetched(batches=batches, end=None if row.is_open else row.next_offset, tail=row.next_offset)
 
     def _found(self) -> LeasedRows:
         """The group that has the name now."""

@@ -26,6 +26,8 @@ class LeasedKind:
     """See Kind."""
 
     cleans_up = True
+    generation_ms = 100
+    """One with each look, and one rests for four times as long as one looks."""
 
     def __init__(self, stage: Stage, admin: Process) -> None:
         self._stage, self._admin = stage, admin
@@ -54,6 +56,7 @@ class LeasedKind:
         assert isinstance(rows, LeasedRows)
         rows.leases.clear()
         rows.instances.clear()
+        self._stage.facts.delivery.group_emptied()
 
     def seat(self, process: Process, name: str) -> LeasedSeat:
         return LeasedSeat(self._stage, process, name)
@@ -61,6 +64,9 @@ class LeasedKind:
     def update(self, group: int, settings: GroupSettings) -> Steps[None]:
         def body() -> None:
             rows = self._rows(group)
+            stream = self._stage.store.stream
+            if stream is not None and settings.in_order != rows.settings.in_order:
+                rows.unbound = frozenset(shard.id for shard in stream.shards)
             rows.settings = settings
             self._stage.facts.updated(settings)
 

@@ -118,6 +118,8 @@ class LeasedRows:
     starts: Mapping[ShardId, int]
     """Where it begins in the shards that were there when it was made."""
     sequence: SequenceRow
+    unbound: frozenset[ShardId] = frozenset()
+    """Shards that wait for no ancestor: the group was not in order when they were there."""
     leases: dict[ShardId, LeaseRow] = field(default_factory=dict)
     instances: dict[str, InstanceRow] = field(default_factory=dict)
 
@@ -153,13 +155,14 @@ class LeasedRows:
             settings=self.settings,
             starts=self.starts,
             sequence=self.sequence,
+            unbound=self.unbound,
             leases=dict(self.leases),
             instances=dict(self.instances),
         )
 
     def restore(self, old: Rows) -> None:
         assert isinstance(old, LeasedRows)
-        self.settings, self.sequence = old.settings, old.sequence
+        self.settings, self.sequence, self.unbound = old.settings, old.sequence, old.unbound
         self.leases, self.instances = dict(old.leases), dict(old.instances)
 
 

@@ -25,6 +25,8 @@ class Fetched:
     batches: list[tuple[int, int]]
     end: int | None
     """Of a closed shard: where it ends."""
+    tail: int
+    """Up to where there were records at that time."""
 
 
 class Lessee(Protocol):

@@ -27,6 +27,8 @@ class _Seen:
     members: dict[str, Member]
     is_timed: bool
     """The group itself waits for time to pass."""
+    is_unsettled: bool
+    """There may be something to decide."""
     rest_ms: int
     due_ms: int
     """When the first of them would be dead, if nobody hears of it: a keen watcher is there in time."""
@@ -37,6 +39,8 @@ class Watcher:
 
     def __init__(self, stage: Stage, hub: Hub) -> None:
         self._stage, self._store, self._hub, self._process = stage, stage.store, hub, hub.process
+        self._settled: tuple[int, int] | None = None
+        """The group, and its version, when this process last saw to it that nothing was left to decide."""
 
     def run(self) -> Steps[None]:
         """Until the process ends."""
@@ -67,8 +71,9 @@ class Watcher:
             yield from self._hub.step(seen.group, event)
         if seen.is_timed:
             yield from self._hub.step(seen.group, Watched(elapsed_ms=elapsed_ms, seen=seen.timers))
-        else:
-            yield from self._hub.step(seen.group, Sync())
+        elif seen.is_unsettled:
+            settled = yield from self._hub.step(seen.group, Sync())
+            self._settled = (seen.group, settled.group.version)
 
     def _look(self) -> _Seen | None:
         rows = self._store.group
@@ -85,9 +90,27 @@ class Watcher:
             timers=rows.loaded().timers,
             members=members,
             is_timed=is_timed,
+            is_unsettled=self._is_unsettled(rows),
             rest_ms=min([rows.settings.timeout_ms // 4, *(m.interval_ms for m in members.values())]),
             due_ms=min((m.timeout_ms - m.stood_ms for m in members.values()), default=0),
         )
+
+    def _is_unsettled(self, rows: GroupRows) -> bool:
+        """Whether the stream has moved on, someone else has made a step, or a shard is with nobody."""
+        stream = self._store.stream
+        if stream is None:
+            return False
+        has_moved_on = len(stream.shards) > len(rows.claims) or any(
+            claim.state is not ShardState.OVER
+            and claim.restart is None
+            and not stream.shards[claim.shard].is_open
+            and claim.checkpoint >= stream.shards[claim.shard].next_offset
+            for claim in rows.claims
+        )
+        if "what others left open stays open" in self._stage.switches:
+            return has_moved_on
+        is_idle = rows.distrust_ms == 0 and any(claim.state is ShardState.NOT_ALLOC for claim in rows.claims)
+        return has_moved_on or is_idle or self._settled != (rows.id, rows.version)
 
     def _add(self, seen: _Seen, elapsed_ms: int) -> list[Member]:
         """Add the time to every row that still is as it was read; who has been silent for its timeout?"""

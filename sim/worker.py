@@ -7,9 +7,7 @@ turn.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
 from shoal.core import orders
 from shoal.core.crew import Crew
@@ -23,7 +21,6 @@ from shoal.core.tasks import (
     Fetch,
     Initialize,
     Phase,
-    Piece,
     Process,
     ProcessNothing,
     Reason,
@@ -32,28 +29,15 @@ from shoal.core.tasks import (
     Task,
 )
 from sim.checks_records import Hand
+from sim.held import Held
 from sim.loop import MS, Future, Steps
 from sim.loop import Process as Life
 from sim.places import Places
 from sim.seat import Seat
 from sim.stage import Stage
-from sim.stream import NAME, Stream
+from sim.stream import NAME
 from sim.user_code import Raised, UserCode
 from sim.worker_swarm import RECORD_BYTES, WorkerSwarm
-
-RECENT: Final = 6
-"""So far user code may go back."""
-
-
-class Held:
-    """A tenure with what the rules do not hold."""
-
-    def __init__(self, tenure: Tenure, hand: Hand, stream: Stream) -> None:
-        self.tenure, self.hand, self.stream = tenure, hand, stream
-        self.recent = [deque[int](maxlen=RECENT) for _ in tenure.lanes]
-        """What each lane was given lately."""
-        self.persisting: Future | None = None
-        """A save is on its way; others wait for it."""
 
 
 class Worker:
@@ -82,6 +66,8 @@ class Worker:
         self._granted: dict[tuple[ShardId, int], tuple[int, str]] = {}
         """(Shard, epoch) to the group and the incarnation that it was given to."""
         self._wake = Future(stage.loop)
+        self._is_changed = True
+        self._touched: dict[Tenure, None] = {}
         self._error: ShoalError | None = None
         self._group = 0
         """The group that it joined first."""
@@ -103,9 +89,21 @@ class Worker:
         """A notification: something has changed for this incarnation."""
         self._seat.wake()
 
-    def stir(self) -> None:
-        """Something has happened: look again."""
+    def stir(self, tenure: Tenure | None = None) -> None:
+        """Something has happened, to this tenure alone or to more: look again."""
+        if tenure is None:
+            self._is_changed = True
+        else:
+            self._touched[tenure] = None
         self._wake.resolve()
+
+    def hear_news(self) -> None:
+        """Something has happened to the stream."""
+        for shard, tenure in self._crew.held.items():
+            row = self._held[tenure].stream.shards[shard]
+            if row.next_offset > tenure.fetched or not row.is_open:
+                self._crew.moved(shard)
+                self.stir(tenure)
 
     def stop(self) -> None:
         """A clean stop: get nothing more, hand everything over, leave."""
@@ -141,19 +139,33 @@ class Worker:
     # --- The one that decides. -----------------------------------------------------------------------
 
     def _decide(self) -> Steps[None]:
+        """Turns: one looks at everything when it is time to, or when more has changed than single tenures."""
+        due_us = 0
         while not self._crew.is_finished:
             self._wake = wake = Future(self._stage.loop)
-            leases = self._leases()
-            if self._crew.wants_lineage(leases, self._shards):
-                yield from self._see_shards()
-            self._see_news()
-            self._save_at_last()
-            self._carry_out(self._crew.advance(self._now_ms(), leases, self._shards))
+            touched, self._touched = self._touched, {}
+            if self._is_changed or self._stage.loop.now >= due_us:
+                self._is_changed = False
+                yield from self._decide_on_all()
+                due_us = self._in_us(self._crew.rest_ms(self._now_ms()))
+            else:
+                self._carry_out(self._crew.go_on(touched, self._now_ms()))
+                rest_ms = self._crew.rest_of(touched, self._now_ms())
+                due_us = due_us if rest_ms is None else min(due_us, self._in_us(rest_ms))
             if not self._crew.is_finished:
-                rest_ms = max(1, self._crew.rest_ms(self._now_ms()))
-                self._stage.loop.after(rest_ms * MS, wake.resolve)
+                self._stage.loop.after(max(0, due_us - self._stage.loop.now), wake.resolve)
                 yield wake
         yield from self._end()
+
+    def _in_us(self, rest_ms: int) -> int:
+        return self._stage.loop.now + max(1, rest_ms) * MS
+
+    def _decide_on_all(self) -> Steps[None]:
+        leases = self._leases()
+        if self._crew.wants_lineage(leases, self._shards):
+            yield from self._see_shards()
+        self._save_at_last()
+        self._carry_out(self._crew.advance(self._now_ms(), leases, self._shards))
 
     def _leases(self) -> Mapping[ShardId, Lease]:
         """What it holds of the group that it joined. One that is gone ends the worker."""
@@ -171,13 +183,6 @@ class Worker:
             self._shards = yield from self._stage.store.read(self.process, lambda: stream.shards)
         except ShoalError:
             yield 20 * MS
-
-    def _see_news(self) -> None:
-        """What a watch over the stream would tell."""
-        for shard, tenure in self._crew.held.items():
-            row = self._held[tenure].stream.shards[shard]
-            if tenure.is_idle and (row.next_offset > tenure.fetched or not row.is_open):
-                self._crew.moved(shard)
 
     def _save_at_last(self) -> None:
         """Once the world has healed, nothing that was processed stays unsaved: another thread sees to it."""
@@ -242,7 +247,7 @@ class Worker:
             fetched = yield from self._seat.read(tenure.shard, tenure.epoch, wanted.offset)
         except ShoalError as error:
             self._carry_out(self._crew.not_found(tenure, wanted, error, self._now_ms()))
-            self.stir()
+            self.stir(held.tenure)
             return
         until = wanted.offset
         for _, end in fetched.batches:
@@ -253,34 +258,13 @@ class Worker:
         self._crew.found(
             tenure,
             wanted,
-            self._pieces(held, wanted, until),
+            held.pieces(wanted, until, self._swarm.piece_records),
             next_offset=until,
             is_end=fetched.end is not None and until >= fetched.end,
-            is_tail=until == wanted.offset,
+            is_tail=wanted.lane is None and until >= fetched.tail and fetched.end is None,
             now_ms=self._now_ms(),
         )
-        self.stir()
-
-    def _pieces(self, held: Held, wanted: Fetch, until: int) -> list[list[Piece]]:
-        """For each lane its records, in pieces. What was done before is left out."""
-        tenure, stream = held.tenure, held.stream
-        cut: list[list[int]] = [[] for _ in tenure.lanes]
-        for offset in range(wanted.offset, until):
-            number = stream.lane(tenure.shard, offset, len(cut))
-            mark = tenure.lanes[number].handed if wanted.lane is None else 0
-            is_done = any(
-                offset < marks[stream.lane(tenure.shard, offset, len(marks))] for marks in tenure.done_before
-            )
-            if offset >= mark and not is_done:
-                cut[number].append(offset)
-        size = self._swarm.piece_records
-        return [
-            [
-                Piece(part, len(part) * RECORD_BYTES)
-                for part in (mine[place : place + size] for place in range(0, len(mine), size))
-            ]
-            for mine in cut
-        ]
+        self.stir(held.tenure)
 
     # --- User code. ----------------------------------------------------------------------------------
 
@@ -289,6 +273,12 @@ class Worker:
         yield self._stage.rng.randrange(1, 300)
         if isinstance(task, SetAside):
             yield from self._set_aside(held, task)
+            return
+        if (
+            self._swarm.is_polled
+            and isinstance(task, Process)
+            and not (yield from self._is_taken(held, task))
+        ):
             return
         records, tenure = self._stage.facts.records, held.tenure
         records.begins(held.hand, task.lane, is_first=isinstance(task, Initialize))
@@ -305,6 +295,7 @@ class Worker:
         records.ends(held.hand, task.lane, is_raised=failure is not None)
         self._stage.facts.wrote(held.hand.group, held.hand.incarnation, tenure.shard, tenure.epoch)
         if back_to is not None:
+            self._stage.history.counts["went back"] += 1
             records.went_back(held.hand, task.lane, back_to)
         if failure is None and isinstance(task, ShutDown) and task.reason is Reason.ENDED:
             records.shut_down(held.hand, task.lane)
@@ -316,7 +307,23 @@ class Worker:
             self._crew.returned(tenure, task, back_to)
         else:
             self._raised(held, task, failure)
-        self.stir()
+        self.stir(held.tenure)
+
+    def _is_taken(self, held: Held, task: Process) -> Steps[bool]:
+        """Who polls comes after a while, unless it was withdrawn by then; sometimes it pauses first."""
+        tenure, rng = held.tenure, self._stage.rng
+        yield rng.randrange(1, 40 * MS)
+        if not self._stage.is_healed and rng.random() < 0.05:
+            tenure.pause()
+            self.stir(tenure)
+            yield rng.randrange(1, 60 * MS)
+            tenure.resume()
+            self.stir(tenure)
+        while tenure.lanes[task.lane].task is task and not self._seat.may_act(tenure.shard, tenure.epoch):
+            yield 20 * MS  # It looks again, as long as there is no valid deadline.
+        is_taken = tenure.take(task, self._now_ms())
+        self._stage.history.counts["polled" if is_taken else "withdrawn"] += 1
+        return is_taken
 
     def _run(self, held: Held, task: Task) -> Steps[int | None]:
         lane = Lane(self, held, task.lane)
@@ -353,7 +360,7 @@ class Worker:
             self._raised(held, task, Failure(kind=type(error).__name__, text="", is_outage=True))
         else:
             self._crew.returned(held.tenure, task)
-        self.stir()
+        self.stir(held.tenure)
 
     def give(self, held: Held, lane: int, offsets: list[int], *, is_begun: bool) -> None:
         """See Checkpointer."""

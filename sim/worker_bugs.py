@@ -166,15 +166,45 @@ WORKERS: Final = (
         mutations.falls_back,
     ),
     _bug(
+        "who begins anew forgets what its lanes have done",
+        "a planned hand-over repeats nothing that was declared done",
+        ("lanes", "bad_endings", "merge", "split", "newcomer", "stop", "strict", "raises", "persists"),
+        mutations.only_what_was_fetched_counts,
+    ),
+    _bug(
         "what is gone takes its next tenure with it",
         "faults over, every shard is consumed",
         ("pause", "cut", "slow_endings"),
         mutations.gone_with_the_next,
     ),
     _bug(
+        "deaf while it reads",
+        "faults over, every record reaches user code",
+        ("slow store", "best_tried"),
+        mutations.deaf_while_it_reads,
+    ),
+    _bug(
         "begins again under its epoch",
         "after a release nothing is done under its epoch",
         ("newcomer", "stop", "slow store"),
         mutations.begins_again,
+    ),
+    _bug(
+        "what was done comes again after the deadline",
+        "nothing comes again that user code declared done, unless it asks",
+        ("outage", "slow code", "one by one", "long batches", "saves_midway"),
+        mutations.all_of_it_after_the_deadline,
+    ),
+    _bug(
+        "nobody waits for who polls",
+        "a planned hand-over waits for what user code has in its hands",
+        ("polled", "newcomer", "stop", "slow code", "one by one", "long batches"),
+        mutations.nobody_waits_for_who_polls,
+    ),
+    _bug(
+        "what was withdrawn is given",
+        "what lies on the desk may be had only as long as the tenure says so",
+        ("polled", "newcomer", "stop", "pause"),
+        mutations.withdrawn_is_given,
     ),
 )

@@ -15,7 +15,18 @@ from shoal.core.crew import Crew
 from shoal.core.delivery import Tenure
 from shoal.core.lane import Lane, narrowed
 from shoal.core.retry import Policy
-from shoal.core.tasks import Action, Failure, Phase, Piece, Process, Reason, Release, ShutDown
+from shoal.core.tasks import (
+    Action,
+    Failure,
+    Phase,
+    Piece,
+    Process,
+    ProcessNothing,
+    Reason,
+    Release,
+    ShutDown,
+    Task,
+)
 from sim.bug import Replacement
 
 
@@ -30,9 +41,15 @@ def furthest_lane_counts() -> Replacement:
     return Tenure, "checkpoint", property(checkpoint)
 
 
+def only_what_was_fetched_counts() -> Replacement:
+    def mark(tenure: Tenure, lane: Lane) -> int:
+        return tenure.fetched if lane.owes_from is None else min(tenure.fetched, lane.owes_from)
+
+    return Tenure, "_mark", mark
+
+
 def no_marks() -> Replacement:
-    right: Any = Tenure.checkpoint
-    return Tenure, "checkpoint", property(lambda tenure: int(right.fget(tenure)))
+    return Tenure, "_checkpoint", lambda _, marks: min(marks)
 
 
 def marks_are_not_read() -> Replacement:
@@ -232,6 +249,13 @@ def ended_by_the_first_lane() -> Replacement:
     return Tenure, "_is_at_work", is_at_work
 
 
+def deaf_while_it_reads() -> Replacement:
+    def came_to_tail(tenure: Tenure, now_ms: int) -> None:
+        tenure.is_idle, tenure.idle_ms = True, now_ms
+
+    return Tenure, "came_to_tail", came_to_tail
+
+
 def strict_sets_aside() -> Replacement:
     """Under `strict` too, a record that fails alone is passed over once it has failed twice."""
     right = Tenure._hold
@@ -243,3 +267,38 @@ def strict_sets_aside() -> Replacement:
             lane.due_ms, lane.attempts, lane.failure = None, 0, None
 
     return Tenure, "_hold", hold
+
+
+def all_of_it_after_the_deadline() -> Replacement:
+    def postponed(tenure: Tenure, lane_number: int, due_ms: int) -> None:
+        lane = tenure.lanes[lane_number]
+        lane.task, lane.due_ms = None, due_ms
+
+    return Tenure, "postponed", postponed
+
+
+def nobody_waits_for_who_polls() -> list[Replacement]:
+    """What was taken is withdrawn like what waits."""
+    return [(Lane, "is_waiting", property(lambda lane: isinstance(lane.task, Process))), _ends_of_nothing()]
+
+
+def withdrawn_is_given() -> list[Replacement]:
+    """Who polls gets what was on its desk, whatever has happened since."""
+    right: Any = Tenure.take
+
+    def take(tenure: Tenure, task: Process, now_ms: int) -> bool:
+        right(tenure, task, now_ms)
+        return True
+
+    return [(Tenure, "take", take), _ends_of_nothing()]
+
+
+def _ends_of_nothing() -> Replacement:
+    """What was withdrawn from user code ends all the same: the checkers are to see it, not an assertion."""
+
+    def finish(tenure: Tenure, lane_number: int) -> tuple[Lane, Task]:
+        lane = tenure.lanes[lane_number]
+        task, lane.task = lane.task, None
+        return lane, task or ProcessNothing(lane=lane_number)
+
+    return Tenure, "_finish", finish

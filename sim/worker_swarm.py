@@ -36,6 +36,8 @@ class WorkerSwarm:
     is_stuck_released: bool
     idle_ms: int | None
     max_attempts: int
+    is_polled: bool
+    """User code comes for its records when it likes, instead of being called with them."""
     is_one_by_one: bool
     """User code iterates; otherwise it takes a batch as a whole."""
     persists: float
@@ -73,6 +75,7 @@ class WorkerSwarm:
             stop_timeout_ms=self.stop_timeout_ms,
             process_timeout_ms=self.process_timeout_ms,
             is_stuck_released=self.is_stuck_released,
+            is_on_demand=self.is_polled,
             is_expired_skipped=True,
             idle_ms=self.idle_ms,
         )
@@ -88,10 +91,11 @@ def workers_chosen(rng: Random, focus: tuple[str, ...] = ()) -> WorkerSwarm:
     policy = rng.choice((Policy.STRICT, Policy.STRICT, Policy.BEST_TRIED, Policy.BEST_TRIED, Policy.STOP))
     policy = next((named for named in Policy if named in focus or f"{named} policy" in focus), policy)
     lanes = rng.choice(((1,), (1,), (2,), (3,), (1, 3), (2, 3)))
+    is_polled = "polled" in focus
     is_hasty = "gives up" in focus or rng.random() < 0.2
     return WorkerSwarm(
         policy=policy,
-        lanes=(3,) if "lanes" in focus else lanes,
+        lanes=(1,) if is_polled else (3,) if "lanes" in focus else lanes,
         piece_records=next((size for name, size in PIECES.items() if name in focus), rng.choice((1, 3, 100))),
         ahead_records=rng.choice((8, 40)),
         persist_interval_ms=rng.choice((80, 400, 60_000)),
@@ -100,6 +104,7 @@ def workers_chosen(rng: Random, focus: tuple[str, ...] = ()) -> WorkerSwarm:
         is_stuck_released=rng.random() < 0.5 or is_hasty,
         idle_ms=rng.choice((None, None, 60)),
         max_attempts=rng.choice((1, 2, 3)),
+        is_polled=is_polled,
         is_one_by_one=rng.random() < 0.5 or "one by one" in focus,
         persists=chance("persists", 0.0, 0.3, 1.0),
         saves=chance("saves", 0.5, 0.9, 1.0),

@@ -173,7 +173,7 @@ class World:
         """There is something new in the stream: workers that wait for it are told."""
         for consumer in self.consumers:
             if isinstance(consumer, Worker):
-                self.loop.after(self.rng.randrange(1, 20) * MS, consumer.stir)
+                self.loop.after(self.rng.randrange(1, 20) * MS, consumer.hear_news)
 
     def processes(self) -> list[Process]:
         """All but the one that makes the calls."""
@@ -256,7 +256,8 @@ class World:
         rows = self._rows()
         timeout_ms = max([self.settings.timeout_ms, rows.settings.timeout_ms])
         timeout_ms = max([timeout_ms, *(member.timeout_ms for member in rows.standing().values())])
-        until = self.loop.now + (LIVENESS_MS + 8 * timeout_ms) * MS
+        follow_ms = self.kind.generation_ms * self._unseen_generations()
+        until = self.loop.now + (LIVENESS_MS + 8 * timeout_ms + follow_ms) * MS
         still_us = STILL_TIMEOUTS * timeout_ms * MS
         while (why := self._unsettled(still_us)) is not None:
             if self.loop.now > until:
@@ -265,6 +266,16 @@ class World:
                 self.add_consumer(f"z{self._number()}")
             self._pass(100)
         self._gets_through(until + still_us)
+
+    def _unseen_generations(self) -> int:
+        """Of the shards that the group does not know yet: how long the longest line of descent is."""
+        stream, rows = self.store.stream, self._rows()
+        assert stream is not None
+        known = max((shard.id for shard in stream.shards if rows.claim(shard.id) is not None), default=-1)
+        depth: dict[int, int] = {}
+        for shard in stream.shards[known + 1 :]:
+            depth[shard.id] = 1 + max((depth.get(parent, 0) for parent in shard.parents), default=0)
+        return max(depth.values(), default=0)
 
     def _pass(self, for_ms: int) -> None:
         """8: time passes, and a world does not run hot."""

@@ -1,8 +1,12 @@
 """Shoal: a sharded log that keeps every key in order, through splits, merges, crashes and deploys."""
 
 from shoal.connect import Hub, connect
+from shoal.consumer.async_consumer import AsyncConsumer
+from shoal.consumer.async_worker import AsyncCheckpointer, AsyncProcessor, AsyncWorker
 from shoal.consumer.broadcast import BroadcastConsumer
 from shoal.consumer.checkpointer import Checkpointer
+from shoal.consumer.consumer import Consumer, RebalanceListener
+from shoal.consumer.consumer_options import ConsumerOptions
 from shoal.consumer.options import WorkerOptions
 from shoal.consumer.processor import Processor, processor
 from shoal.consumer.shared import ReceivedBatch, SharedConsumer
@@ -10,19 +14,27 @@ from shoal.consumer.worker import Worker
 from shoal.core import errors
 from shoal.core.errors import OffsetExpired, OffsetOutOfRange, ShardClosed, ShoalError
 from shoal.core.model import Appended, Position, ProducerStamp, Shard, StreamInfo
+from shoal.core.polling import StreamShard
 from shoal.core.retry import Backoff, FailureRules, Policy
 from shoal.core.tasks import Reason
-from shoal.producer import BatchFuture, Producer, ProducerOptions, SendFuture
+from shoal.producer import AsyncProducer, BatchFuture, Producer, ProducerOptions, SendFuture
 from shoal.wire.batch import Batch
 from shoal.wire.record import Record
 
 __all__ = [
     "Appended",
+    "AsyncCheckpointer",
+    "AsyncConsumer",
+    "AsyncProcessor",
+    "AsyncProducer",
+    "AsyncWorker",
     "Backoff",
     "Batch",
     "BatchFuture",
     "BroadcastConsumer",
     "Checkpointer",
+    "Consumer",
+    "ConsumerOptions",
     "FailureRules",
     "Hub",
     "OffsetExpired",
@@ -34,6 +46,7 @@ __all__ = [
     "ProducerOptions",
     "ProducerStamp",
     "Reason",
+    "RebalanceListener",
     "ReceivedBatch",
     "Record",
     "SendFuture",
@@ -42,6 +55,7 @@ __all__ = [
     "SharedConsumer",
     "ShoalError",
     "StreamInfo",
+    "StreamShard",
     "Worker",
     "WorkerOptions",
     "connect",

@@ -251,8 +251,9 @@ class GroupStore(Protocol):
     def add_watches(self, group_id: int, watches: Sequence[tuple[Member, Member]]) -> None:
         """Save what an observer saw: each (before, after) only if the row is still as it was before."""
 
-    def is_unsettled(self, group_id: int) -> bool:
-        """Whether the stream has moved on since the group's last step: births, or ends that were reached."""
+    def is_unsettled(self, group_id: int, seen: int) -> bool:
+        """Whether there may be something to decide: the group is at another version than the one `seen`, the
+        stream has moved on (births, or ends that were reached), or a shard is given to nobody."""
 
     def has_timers(self, group_id: int) -> bool:
         """Whether anything in the group waits for time to pass: a bounded hand-over, or distrust."""
@@ -397,6 +398,10 @@ class GroupService(Protocol):
 
     def leased(self, group: Group) -> LeasedGroup:
         """The table that a leased group's consumers share."""
+
+    def unbound(self, group_id: int) -> Collection[ShardId]:
+        """Shards of a leased group that wait for no ancestor: they were there when it became in-order. Others
+        join them only when the group's version rises."""
 
     def join(self, name: StreamName, group: str, newcomer: Newcomer) -> Joined:
         """Become a member. What it is given, the first heartbeat tells."""

@@ -9,7 +9,11 @@ from shoal import Hub
 from shoal.testing.server import Server
 
 pytest.register_assert_rewrite(
-    "shoal.testing.contract", "shoal.testing.reading", "shoal.testing.members", "shoal.testing.processing"
+    "shoal.testing.contract",
+    "shoal.testing.reading",
+    "shoal.testing.members",
+    "shoal.testing.processing",
+    "shoal.testing.polling",
 )
 
 

@@ -15,7 +15,7 @@ from shoal import Hub
 from shoal.core.balance import STRATEGIES
 from shoal.core.checkpoint import Save
 from shoal.core.errors import GroupInUse
-from shoal.core.events import Expire, Forgotten, Join
+from shoal.core.events import Expire, Forgotten, Join, Letting, Release
 from shoal.core.group import Group, Member, MemberStatus
 from shoal.core.holding import Assignment
 from shoal.core.limits import EPOCH_JUMP
@@ -26,6 +26,7 @@ from shoal.core.ownership import step
 from shoal.hub.groups import LocalGroups
 from shoal.hub.leased import LeasedGroups
 from shoal.hub.local import LocalHub
+from shoal.lease_port import draw
 from shoal.ports import Fence, Newcomer, Touch
 from shoal.store.sql.database import Database
 from shoal.store.sql.dialects import dialect_for
@@ -154,6 +155,27 @@ def test_a_member_that_has_beaten_since_is_not_buried(hub: Hub, sql_store: SQLSt
     assert [claim.owner for claim in after.claims] == ["anna-1", "anna-1"]
 
 
+def test_a_release_that_was_thought_out_before_a_checkpoint_was_saved_does_not_put_it_back(
+    hub: Hub, sql_store: SQLStore
+) -> None:
+    hub.append(STREAM, 0, [b"x"] * 10)
+    group_id = joined(hub, "anna")
+    group, stream = loaded(sql_store, group_id)
+    epoch = group.claims[0].epoch
+    letting = Letting(shard=ShardId(0), epoch=epoch, checkpoint=4)
+    release = Release(incarnation="anna-1", lettings=[letting])
+    stepped = step(group, release, stream.shards, STRATEGIES)
+    assert stepped.let_go == [0]
+    hub.checkpoint(STREAM, "billing", 0, 7, epoch=epoch)
+    assert not sql_store.save_group(group, stepped.group, stepped.notes, 1)
+    after, stream = loaded(sql_store, group_id)
+    assert (after.version, after.claims[0].checkpoint, after.claims[0].epoch) == (group.version, 7, epoch)
+    again = replace(release, lettings=[replace(letting, checkpoint=9)])
+    stepped = step(after, again, stream.shards, STRATEGIES)
+    assert sql_store.save_group(after, stepped.group, stepped.notes, 1)
+    assert loaded(sql_store, group_id)[0].claims[0].checkpoint == 9
+
+
 def test_time_counts_from_when_the_answer_came_not_from_when_it_was_asked_for(store_url: str) -> None:
     store = SlowStore.open(store_url)
     assert isinstance(store, SlowStore)
@@ -230,6 +252,39 @@ def test_a_reset_follows_what_was_split_since_the_stream_was_looked_at(hub: Hub,
         eventually(is_free, "what came of it is let go of")
         holds(anna, [0, 1])
         assert anna.leases[ShardId(0)].checkpoint == 1
+
+
+def test_a_reset_removes_a_row_that_was_made_by_mistake_below_what_it_names(
+    hub: Hub, sql_store: SQLStore
+) -> None:
+    hub.append(STREAM, 0, [b"a"])
+    hub.create_group(STREAM, "leased", coordination="leased")
+    group = hub.service.groups.find(stream_name(STREAM), "leased")
+    groups = LeasedGroups(sql_store, sql_store)
+    leased = groups.opened(group)
+    with hub.join_group(STREAM, "leased", "anna") as anna:
+        holds(anna, [0, 1])
+        for parent, saved, held in ((0, (3,), [1, 2, 3]), (2, (4, 5), [1, 3, 4, 5])):
+            hub.split_shard(STREAM, parent)
+            anna.checkpoint({parent: 1})
+            holds(anna, held)
+            for shard in held[-2:]:
+                hub.append(STREAM, shard, [b"b"])
+            anna.checkpoint(dict.fromkeys(saved, 1))
+        eventually(lambda: {r.shard for r in leased.table.list(leased.key)} == {1, 3, 4, 5}, "cleaned up")
+    number = draw(leased.table, leased.key, 1)[0]
+    like = leased.table.load(leased.key, ShardId(4))
+    assert like is not None
+    mistake = replace(
+        like, shard=ShardId(2), born=number, revision=number, checkpoint=0, parents=(ShardId(0),), epoch=0
+    )
+    assert leased.table.create(mistake)
+    groups.rewind(group, sql_store.load_stream(stream_name(STREAM)), {ShardId(0): 0}, "a reset")
+    made = leased.table.load(leased.key, ShardId(2))
+    assert made is not None
+    assert (made.is_over, made.checkpoint) == (True, 1)
+    with hub.join_group(STREAM, "leased", "bert") as bert:
+        holds(bert, [0, 1])
 
 
 # --- A store that forgot. ---

@@ -88,6 +88,20 @@ def test_the_table_of_a_leased_group_may_be_in_another_database(
         assert "worker-a" in run("group", "delete", orders, "billing", "--leases", leases, exits=4).stderr
 
 
+def test_a_group_whose_leases_are_elsewhere_is_listed_beside_the_others(
+    run: Run, orders: str, tmp_path: Path
+) -> None:
+    leases = f"sqlite:///{tmp_path / 'leases.db'}"
+    run("group", "create", orders, "billing", "--coordination", "leased", "--leases", leases)
+    run("group", "create", orders, "shipping")
+    assert [(each["group"], each["state"]) for each in json_of(run("group", "list", "--json"))] == [
+        ("billing", "elsewhere"),
+        ("shipping", "empty"),
+    ]
+    assert "give --leases" in run("group", "list").stdout
+    run("group", "describe", orders, "billing", exits=6)
+
+
 @pytest.mark.parametrize(
     ("start", "wanted"),
     [

@@ -155,9 +155,15 @@ def test_delete_asks_who_sits_at_a_terminal(hub: shoal.Hub, answer: bytes, code:
 
 
 EXAMPLES = [
+    "async_consumer",
     "exactly_once_sql",
     "first_steps",
     "key_lanes",
+    "poll_batch_insert",
+    "poll_loop",
+    "poll_own_offsets",
+    "poll_thread_per_consumer",
+    "poll_worker_threads",
     "retry_and_dead_letters",
     "typed_columns",
     "word_count",

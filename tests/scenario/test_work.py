@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,8 +16,11 @@ from typing import Any, Final
 
 import psutil
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 import shoal
+from shoal.fleet.expelling import Expeller
+from shoal.testing.members import holds
 from tests.scenario.programs import PROGRAM, Run, Start, finish
 
 WORD_COUNT: Final = f"{Path(__file__).parents[2] / 'examples' / 'word_count' / 'word_count.py'}:WordCount"
@@ -215,3 +219,85 @@ def test_what_cannot_work_is_said_before_anything_is_started(
 ) -> None:
     assert said in run("work", *arguments, exits=code).stderr
     assert hub.list_groups("lines") == []
+
+
+def test_the_shards_of_a_killed_process_move_at_once_and_not_after_the_timeout(
+    hub: shoal.Hub, start: Start
+) -> None:
+    program = start(
+        "work", WORD_COUNT, "-s", "lines", "-g", "words", "-n", "2", "--name", "w", "--timeout", "60s",
+        "--every", "200ms", "--json",
+    )  # fmt: skip
+    lines = lines_of(program)
+    victim = wait_for(lines, all_hold)["processes"][0]
+    began_s = time.monotonic()
+    os.kill(victim["pid"], signal.SIGKILL)
+    wait_for(
+        lines,
+        lambda line: (
+            line["type"] == "status"
+            and line["state"] == "stable"
+            and sum(len(one["shards"]) for one in line["processes"] if one["pid"] != victim["pid"]) == 4
+        ),
+    )
+    assert time.monotonic() - began_s < 20, "far less than the timeout of a minute"
+    send(hub, 100)
+    wait_for(lines, lambda line: line["type"] == "status" and line["lag"] == 0 and line["records"] >= 100)
+    program.send_signal(signal.SIGTERM)
+    assert finish(program)[0] == 0
+
+
+def test_lanes_in_processes_and_figures_of_the_whole_fleet(
+    hub: shoal.Hub, start: Start, words: Callable[[], dict[str, int]]
+) -> None:
+    program = start(
+        "work", WORD_COUNT, "-s", "lines", "-g", "words", "-n", "2", "--name", "w", "--lanes", "processes",
+        "--lane-processes", "1", "--metrics-port", "0", "--every", "200ms", "--json",
+    )  # fmt: skip
+    assert program.stderr is not None
+    note = program.stderr.readline().decode()
+    url = note.split()[-1]
+    assert url.startswith("http://127.0.0.1:"), note
+    lines = lines_of(program)
+    workers = wait_for(lines, all_hold)["processes"]
+    children = [child for one in workers for child in psutil.Process(one["pid"]).children(recursive=True)]
+    assert len(children) == 2, "one for each worker"
+    send(hub, 1000)
+    wait_for(lines, lambda line: line["type"] == "status" and line["records"] == 1000 and line["lag"] == 0)
+    samples = scrape(url)
+    assert sum(samples["shoal_worker_records_total", f"w-{n}", ""] for n in (1, 2)) == 1000
+    assert [samples["shoal_worker_restarts_total", f"w-{n}", ""] for n in (1, 2)] == [0, 0]
+    held = [shard for name, _, shard in samples if name == "shoal_worker_lag_records"]
+    assert sorted(held) == ["0", "1", "2", "3"]
+    program.send_signal(signal.SIGTERM)
+    assert finish(program)[0] == 0
+    assert words()["word"] == 1000
+    assert not any(child.is_running() for child in children)
+
+
+def scrape(url: str) -> dict[tuple[str, str, str], float]:
+    """Values by name, consumer and shard."""
+    with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - of the program under test
+        text = answer.read().decode()
+    return {
+        (sample.name, sample.labels["consumer"], sample.labels.get("shard", "")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_the_place_of_a_dead_consumer_is_given_up_for_it_and_what_is_gone_is_no_fault(hub: shoal.Hub) -> None:
+    hub.create_group("lines", "words", timeout=60.0)
+    dead = hub.join_group("lines", "words", "dead")
+    holds(dead, range(4))
+    heir = hub.join_group("lines", "words", "heir")
+    dead.abandon()
+    expeller = Expeller(hub)
+    try:
+        expeller.expel([(10**6, "of.nobody"), (dead.group_id, dead.incarnation)])
+        holds(heir, range(4))
+        expeller.expel([(dead.group_id, dead.incarnation)])
+    finally:
+        expeller.close(PATIENCE_S)
+        heir.leave()
+    assert [note.kind for _, note in hub.group_history("lines", "words")].count("left") == 2

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -20,11 +20,13 @@ from shoal.core.aside import origin_of
 from shoal.core.errors import (
     CheckpointMisuse,
     HubClosed,
+    InvalidInput,
     LeaseLost,
     NotFound,
     ProcessorFailed,
     StoreUnavailable,
 )
+from shoal.core.limits import HEADERS_MAX, RECORD_BYTES_MAX
 from shoal.core.retry import Backoff, FailureRules, Policy
 from shoal.testing.members import eventually
 from shoal.testing.processing import Diary, append_numbers, checkpoints, save_now
@@ -225,6 +227,38 @@ def test_a_process_that_never_returns_loses_its_shard_to_another_processor(
     eventually(lambda: Reason.LOST in diary.reasons("anna", 0), "and it is told")
 
 
+def test_user_code_that_comes_back_before_its_shard_is_released_ends_nothing(
+    work: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free, is_gone, hung = threading.Event(), threading.Event(), threading.Event()
+
+    def hang(batch: Batch, checkpointer: Checkpointer) -> None:
+        if not hung.is_set():
+            hung.set()
+            free.wait(30)
+        checkpointer.save()
+
+    def listener(what: str, shard: int, epoch: int) -> None:
+        if what == "gone":
+            is_gone.set()
+
+    worker = work(hang, process_timeout=0.2, on_stuck="release", listener=listener)
+    worker.start()
+    member = worker._runtimes[0]._member
+    release = member.release
+
+    def release_late(*what: Any, **how: Any) -> None:
+        free.set()
+        assert is_gone.wait(10), "its user code has come back, and was told"
+        release(*what, **how)
+
+    monkeypatch.setattr(member, "release", release_late)
+    eventually(lambda: worker.stats.records >= 10, "all of it is processed, by another processor")
+    assert is_gone.is_set()
+    assert worker.is_running
+    assert worker.error is None
+
+
 def test_stop_may_be_called_by_a_processor(work: Make) -> None:
     def process(batch: Batch, checkpointer: Checkpointer) -> None:
         checkpointer.save(persist=False)
@@ -233,6 +267,20 @@ def test_stop_may_be_called_by_a_processor(work: Make) -> None:
     worker = work(process)
     worker.run()
     assert not worker.is_running
+
+
+def test_stop_may_be_called_by_a_listener(work: Make) -> None:
+    returned = threading.Event()
+
+    def listener(what: str, shard: int, epoch: int) -> None:
+        if what == "opened":
+            worker.stop()
+            returned.set()
+
+    worker = work(save_now, listener=listener)
+    worker.start()
+    assert returned.wait(5), "it asks, and does not wait for itself"
+    assert worker.wait(5)
 
 
 # --- Checkpoints as they must not be. ----------------------------------------------------------------
@@ -274,6 +322,40 @@ def test_a_checkpointer_refuses_what_makes_no_sense_and_serves_other_threads(hub
     assert checkpointer.position() == 5
 
 
+def test_a_save_in_an_empty_batch_saves_what_was_processed(hub: Hub, work: Make) -> None:
+    """Of a lane whose last record is not the shard's last one, too."""
+    hub.append(STREAM, 0, [shoal.Record(0, 1, b"%d" % n, b"x", {}) for n in range(40)])
+    told: list[int] = []
+
+    def process(batch: Batch, checkpointer: Checkpointer) -> None:
+        if not len(batch):
+            checkpointer.save(persist=False)
+            told.append(batch.shard)
+
+    worker = work(process, parallelism=4, call_when_idle=0.05).start()
+    eventually(lambda: told.count(0) >= 8 and told.count(1) >= 8, "all lanes are told, and save")
+    assert worker.stats.failures == 0
+    worker.stop()
+    assert checkpoints(hub, STREAM, GROUP) == {0: 45, 1: 5}
+
+
+def test_who_went_back_may_still_return_its_position(hub: Hub, work: Make) -> None:
+    """It is beyond the batch then: more was declared done before."""
+    diary = Diary()
+
+    def process(batch: Batch, checkpointer: Checkpointer) -> int:
+        checkpointer.save(persist=False)
+        if batch.shard == 0 and len(diary.offsets(0)) == 5:
+            return 1
+        return checkpointer.position()
+
+    worker = work(diary.processor(work=process), batch_records=2).start()
+    eventually(lambda: diary.offsets(0) == [0, 1, 2, 3, 4, 1, 2, 3, 4], "all of it again, once")
+    append_numbers(hub, STREAM, 0, range(5, 6))
+    eventually(lambda: diary.offsets(0)[-1] == 5, "and what is new")
+    assert worker.stats.failures == 0
+
+
 def test_saves_of_many_lanes_at_once_do_not_cross(hub: Hub, work: Make) -> None:
     hub.append(STREAM, 0, [shoal.Record(0, 1, b"%d" % n, b"x", {}) for n in range(400)])
 
@@ -303,14 +385,22 @@ def test_records_that_retention_removed_stop_a_shard_or_are_jumped_as_the_user_s
     eventually(lambda: standing.stats.fetch_errors >= 2, "it stands still and says so")
     eventually(lambda: diary.offsets(1) == list(range(5)), "the other shard goes on")
     assert diary.offsets(0) == []
+    eventually(lambda: _blocked(hub, 0).startswith("OffsetExpired: "), "whoever looks at the group sees it")
+    assert _blocked(hub, 1) == ""
     assert "offset=0" in caplog.text
     standing.stop()
     jumping = work(diary.processor(), on_expired="jump").start()
     eventually(lambda: diary.offsets(0) == [5, 6, 7], "it goes on behind what is gone")
     assert jumping.stats.skipped == 5
+    eventually(lambda: _blocked(hub, 0) == "", "nothing holds it up any more")
     assert "retention removed 5 records" in caplog.text
     jumping.stop()
     assert checkpoints(hub, STREAM, GROUP)[0] == 8
+
+
+def _blocked(hub: Hub, shard: int) -> str:
+    blocked = hub.describe_group(STREAM, GROUP).shards[shard].blocked
+    return "" if blocked is None else blocked.error
 
 
 def test_going_back_to_what_retention_removed_jumps_too(hub: Hub, work: Make) -> None:
@@ -428,7 +518,7 @@ def test_a_typed_record_is_set_aside_with_its_columns(hub: Hub) -> None:
     rules = FailureRules(policy=Policy.BEST_TRIED, delays_s=(0.01,), max_attempts=2)
     with Worker(hub, "typed", GROUP, process, failure=rules) as worker:
         eventually(lambda: worker.stats.dead == 1, "it is buried")
-        eventually(lambda: worker.stats.records == 1, "the one after it is processed")
+        eventually(lambda: worker.stats.records == 3, "what is before and after it is processed")
     (buried,) = read_shard(hub, f"typed.{GROUP}.dead", 0)
     assert buried.value == {"amount": 2, "city": "Ulm"}
     origin = origin_of(buried.headers)
@@ -437,6 +527,33 @@ def test_a_typed_record_is_set_aside_with_its_columns(hub: Hub) -> None:
 
 
 # --- What users bring along. -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "headers"), [(RECORD_BYTES_MAX - 1, 0), (5, HEADERS_MAX), (RECORD_BYTES_MAX - 1000, HEADERS_MAX)]
+)
+def test_a_record_as_large_as_it_may_be_can_be_set_aside(
+    hub: Hub, work: Make, size: int, headers: int
+) -> None:
+    many = {f"h{n}": b"v" for n in range(headers)}
+    hub.append(STREAM, 0, [shoal.Record(0, 1, b"k", b"x" * size, many), b"next"])
+    diary = Diary()
+
+    def refuse(batch: Batch, checkpointer: Checkpointer) -> None:
+        if 5 in batch.offsets and batch.shard == 0 and batch.stream == STREAM:
+            raise ValueError("odd " * 1000)
+        checkpointer.save(persist=False)
+
+    rules = FailureRules(policy=Policy.BEST_TRIED, max_attempts=1)
+    worker = work(diary.processor(work=refuse), failure=rules).start()
+    eventually(lambda: diary.offsets(0)[-1:] == [6], "its neighbours go on")
+    eventually(lambda: worker.stats.dead == 1, "it is set aside")
+    (letter,) = hub.dead_letters(STREAM, GROUP)
+    assert isinstance(letter.value, bytes)
+    assert (len(letter.value), letter.origin.offset) == (size, 5)
+    worker.stop()
+    assert checkpoints(hub, STREAM, GROUP) == {0: 7, 1: 5}
+    assert hub.replay_dead_letters(STREAM, GROUP)
 
 
 def test_user_code_runs_on_the_users_executor_and_ends_without_it(hub: Hub, work: Make) -> None:
@@ -461,9 +578,46 @@ def test_user_code_runs_on_the_users_executor_and_ends_without_it(hub: Hub, work
     assert checkpoints(hub, STREAM, GROUP) == {0: 5, 1: 5}
 
 
-def test_a_listener_that_raises_does_no_harm(work: Make) -> None:
+def test_what_an_executor_cancels_is_done_without_it(hub: Hub, work: Make) -> None:
+    executor = ThreadPoolExecutor(1)
+    begun, go = threading.Event(), threading.Event()
+
+    def process(batch: Batch, checkpointer: Checkpointer) -> None:
+        begun.set()
+        go.wait(20)
+        checkpointer.save(persist=False)
+
+    worker = work(process, executor=executor).start()
+    assert begun.wait(20)
+    eventually(lambda: executor._work_queue.qsize() > 0, "the other shard waits for its turn")
+    executor.shutdown(wait=False, cancel_futures=True)
+    go.set()
+    eventually(lambda: worker.stats.records == 10, "all is processed")
+    assert worker.stats.failures == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("executor", 5),
+        ("executor", ProcessPoolExecutor(1)),
+        ("listener", "print"),
+        ("options", {}),
+        ("create_group", "no"),
+        ("in_order", None),
+    ],
+)
+def test_what_makes_no_sense_is_refused_when_the_worker_is_made(
+    work: Make, option: str, value: object
+) -> None:
+    with pytest.raises(InvalidInput, match=f"^{option}="):
+        work(save_now, **{option: value})
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit])
+def test_a_listener_that_raises_does_no_harm(work: Make, kind: type[BaseException]) -> None:
     def listener(what: str, shard: int, epoch: int) -> None:
-        raise RuntimeError(what)
+        raise kind(what)
 
     worker = work(save_now, listener=listener).start()
     eventually(lambda: worker.stats.records == 10, "all is processed")

@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.core.balance import STRATEGIES, Strategy, balanced, checked, ranges, round_robin
+from shoal.core.balance import (
+    SPREAD,
+    STRATEGIES,
+    Strategy,
+    balanced,
+    checked,
+    in_turn,
+    ranges,
+    round_robin,
+    spread,
+)
 from shoal.core.errors import StrategyRefused
 from shoal.core.model import ShardId
 
@@ -86,8 +96,9 @@ def test_the_answer_does_not_depend_on_the_order_in_which_anything_is_named(
 ) -> None:
     shards, members, held = question
     backwards = dict(reversed(list(held.items())))
-    for strategy in STRATEGIES.values():
-        assert strategy(shards[::-1], members[::-1], backwards) == strategy(shards, members, held)
+    for name, strategy in STRATEGIES.items():
+        named = members if name == SPREAD else members[::-1]  # There the order is part of the question.
+        assert strategy(shards[::-1], named, backwards) == strategy(shards, members, held)
 
 
 @given(st.integers(0, 60), st.integers(1, 6))
@@ -152,7 +163,7 @@ def test_range_and_round_robin_differ_in_who_sits_beside_whom() -> None:
     shards = ids(0, 1, 2, 3)
     assert list(ranges(shards, ["b", "a"], {}).values()) == ["a", "a", "b", "b"]
     assert list(round_robin(shards, ["b", "a"], {}).values()) == ["a", "b", "a", "b"]
-    assert set(STRATEGIES) == {"balanced", "range", "round_robin"}
+    assert set(STRATEGIES) == {"balanced", "range", "round_robin", "spread"}
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES.values())
@@ -322,3 +333,40 @@ def test_an_answer_that_cannot_even_be_read_is_refused(where: str) -> None:
 
 def test_a_dict_of_another_kind_is_read_as_a_dict() -> None:
     assert checked("mine", Listed({0: "a", 1: "b", 2: "a"}), SHARDS, MEMBERS) == {0: "a", 1: "b", 2: "a"}
+
+
+# --- Several streams. ---
+
+
+@given(questions())
+def test_spread_keeps_counts_within_one_and_asked_again_changes_nothing(
+    question: tuple[list[ShardId], list[str], Held],
+) -> None:
+    shards, members, held = question
+    assignment = spread(shards, members, held)
+    assert assignment.keys() == set(shards)
+    each = counts(assignment, members)
+    assert max(each, default=0) - min(each, default=0) <= 1
+    assert each == sorted(each, reverse=True), "the one more is for the first"
+    assert spread(shards, members, assignment) == assignment
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3, 4])
+@pytest.mark.parametrize("members", [2, 3, 5])
+def test_over_many_streams_everyone_is_the_fuller_one_about_as_often(stride: int, members: int) -> None:
+    names = NAMES[:members]
+    for first in range(0, 500, 61):
+        total: Counter[str] = Counter()
+        for place in range(members * 3):
+            ordered = in_turn(names, first + place * stride)
+            assert sorted(ordered) == names
+            total.update(spread(ids(0), ordered, {}).values())
+        assert max(total.values()) - min(total[name] for name in names) <= 4
+
+
+def test_who_comes_second_gets_its_part_of_streams_with_one_shard() -> None:
+    held: dict[int, Held] = {stream: {ShardId(0): "a"} for stream in range(1, 11)}
+    after = {
+        stream: spread(ids(0), in_turn(["a", "b"], stream), mine)[ShardId(0)] for stream, mine in held.items()
+    }
+    assert Counter(after.values()) == {"a": 5, "b": 5}

@@ -97,6 +97,11 @@ def test_a_look_that_does_not_reach_back_is_all_new() -> None:
     assert newer(LINES[:3], LINES[5:]) == LINES[5:]
 
 
+def test_a_line_that_comes_late_is_told_alone() -> None:
+    """Two consumers of a leased group wrote at once, and the later line could be seen first."""
+    assert newer([line(1), line(3)], [line(1), line(2), line(3), line(4)]) == [line(2), line(4)]
+
+
 def test_equal_lines_are_told_as_often_as_they_happened() -> None:
     assert newer([line(1), line(1)], [line(1)] * 3) == [line(1)]
 

@@ -1,6 +1,7 @@
 """Concurrent appends share one commit, and each gets its own answer."""
 
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -88,3 +89,18 @@ def test_a_commit_holds_no_more_requests_than_the_limit() -> None:
         for future in [first, *others]:
             future.result(20)
     assert [len(commit) for commit in disk.commits] == [1, len(half), len(half), len(half)]
+
+
+def test_who_waits_behind_a_caller_that_commits_waits_no_longer_than_for_that_commit() -> None:
+    disk = Disk()
+    committer = Committer(disk.commit, lambda request: len(request.payload))
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(committer.commit, [request(0)])
+        until(lambda: disk.commits == [[0]])
+        second = threads.submit(committer.commit, [request(1)])
+        until(lambda: len(committer._waiting) == 1)
+        began_s = time.monotonic()
+        disk.go.set()
+        assert first.result(20)
+        assert second.result(20)
+        assert time.monotonic() - began_s < 3, "someone was woken for it"

@@ -11,6 +11,7 @@ from shoal.core import resharding
 from shoal.core.budget import Budget
 from shoal.core.crew import Crew, CrewRules
 from shoal.core.delivery import Tenure
+from shoal.core.draining import Drained
 from shoal.core.errors import (
     InvalidInput,
     NotOwner,
@@ -125,7 +126,7 @@ def test_what_was_let_go_of_does_not_begin_again_under_the_same_epoch() -> None:
     assert tasks(orders) == [ShutDown]
     hands.come_back(orders)
     (closed, letting) = hands.turn()
-    assert told([closed]) == [(What.CLOSED, 0, 5)]
+    assert told([closed]) == [(What.MOVED, 0, 5)]
     assert letting == LetGo(due=[(tenure, 0)])
     assert hands.turn() == [], "its lease is still there, and the release on its way"
     hands.crew.let_go_of([tenure])
@@ -288,7 +289,7 @@ def test_a_stop_hands_everything_over_and_then_it_is_finished() -> None:
     assert kinds(hands.crew.stop(hands.now_ms)) == [Asked, Retire]
     assert hands.crew.stop(hands.now_ms) == []
     hands.come_back(hands.turn())
-    assert told(hands.turn()) == [(What.CLOSED, 0, 1)]
+    assert told(hands.turn()) == [(What.STOPPED, 0, 1)]
     assert not is_finished(hands), "the release is on its way"
     hands.crew.let_go_of([tenure])
     assert is_finished(hands)
@@ -375,10 +376,44 @@ def test_it_asks_whether_all_is_drained_and_stops_when_it_is() -> None:
     assert AskIfDrained not in kinds(hands.turn())
     orders = hands.give(tenure, 2)
     assert AskIfDrained not in kinds(orders), "user code has not come back"
+    tenure.save(0, 2)
     hands.come_back(orders)
     assert hands.turn() == [AskIfDrained(here=[ONE])]
     assert hands.turn(1000) == [], "it is being asked"
-    assert hands.crew.heard_if_drained(False, hands.now_ms) == []
+    assert hands.crew.heard_if_drained(Drained.NOT_BY_OTHERS, hands.now_ms) == []
     assert hands.crew.rest_ms(hands.now_ms) == 200
     assert hands.turn(200) == [AskIfDrained(here=[ONE])]
-    assert kinds(hands.crew.heard_if_drained(True, hands.now_ms)) == [Asked, Retire]
+    assert kinds(hands.crew.heard_if_drained(Drained.ALL, hands.now_ms)) == [Asked, Retire]
+
+
+def test_who_has_not_declared_all_done_does_not_wait_for_others_to_be_drained() -> None:
+    """They wait for it: its end may be when it saves."""
+    hands = Hands(replace(RULES, limits={ONE: 2}))
+    tenure = hands.processing(ONE)
+    orders = hands.give(tenure, 2)
+    tenure.save(0, 1)
+    hands.come_back(orders)
+    assert hands.turn() == [AskIfDrained(here=[ONE])]
+    assert hands.crew.heard_if_drained(Drained.NOT_YET, hands.now_ms) == [], "the rest comes here"
+    assert hands.turn(200) == [AskIfDrained(here=[ONE])]
+    assert kinds(hands.crew.heard_if_drained(Drained.NOT_BY_OTHERS, hands.now_ms)) == [Asked, Retire]
+
+
+def test_what_happened_to_one_shard_goes_on_without_a_look_at_the_others() -> None:
+    hands = Hands()
+    one, two = hands.processing(ONE), hands.processing(TWO, 2)
+    pieces = [[Piece(range(3), 10)]]
+    for tenure in (one, two):
+        hands.crew.found(
+            tenure, Fetch(offset=0), pieces, next_offset=3, is_end=False, is_tail=False, now_ms=0
+        )
+    orders = hands.crew.go_on([one], hands.now_ms)
+    assert kinds(orders) == [Run, Read], "what came is handed out, and the next is read ahead"
+    assert all(order.tenure is one for order in orders if isinstance(order, Run | Read))
+    (run, _) = orders
+    assert isinstance(run, Run)
+    hands.crew.raised(one, run.task, ODD, hands.now_ms, 0.5)
+    (shown,) = hands.crew.go_on([one], hands.now_ms)
+    assert isinstance(shown, Show)
+    assert shown.block is not None, "what holds it up is shown at once"
+    assert kinds(hands.turn()) == [Run, Read], "the other one, when all are looked at"

@@ -206,7 +206,14 @@ def test_a_batch_whose_deadline_has_passed_gives_out_nothing() -> None:
     mine = delivered(batch(0, chunk(0, 3)), range(3), until=0)
     with pytest.raises(LeaseLost):
         next(iter(mine))
-    assert mine.declared == 3, "a save would be refused by itself"
+    assert mine.declared is None, "a save in spite of that declares nothing of it done"
+
+
+def test_a_save_in_an_empty_batch_declares_nothing_of_it_done() -> None:
+    mine = delivered(batch(7), [])
+    assert mine.declared is None
+    assert list(mine) == []
+    assert mine.declared is None
 
 
 def test_a_deadline_that_is_extended_lets_the_loop_go_on() -> None:

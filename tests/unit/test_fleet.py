@@ -44,7 +44,7 @@ def test_a_job_arrives_as_it_was_sent(options: dict[str, Any]) -> None:
 
 
 def test_reports_and_farewells_arrive_as_they_were_sent() -> None:
-    report = Report(shards={3: "processing"}, records=5, failures=1)
+    report = Report(shards={3: "processing"}, seats=((7, "w-1.abc"),), records=5, failures=1)
     farewell = Farewell(ending=Ending.FAILED, kind="ProcessorFailed", text="shard=0: …")
     assert parse(report.to_line()) == report
     assert parse(farewell.to_line()) == farewell

@@ -78,6 +78,23 @@ def test_a_counter_that_the_table_forgot_is_not_stated_again(fate: str) -> None:
     assert after.stood_ms == 0, "bar has seen nothing of it before"
 
 
+def test_who_was_expired_before_it_knew_that_it_had_joined_joins_with_values_that_nobody_has_seen() -> None:
+    table = MemoryTable()
+    foo, bar = Desk(table, "foo"), Desk(table, "bar")
+    bar.join()
+    table.fault = lambda _old, _new: "lost"
+    foo.join()
+    table.fault = lambda _old, _new: "ok"
+    bar.look((), 0)
+    before = next(row for row in table.instances(GROUP) if row.name == "foo")
+    table.delete(before)  # As by whoever has watched it for its timeout.
+    foo.join()
+    bar.look((), 5 * TIMEOUT_MS)
+    after = next(row for row in table.instances(GROUP) if row.name == "foo")
+    assert (after.incarnation, after.stood_ms) == (before.incarnation, 0)
+    assert after.revision > before.revision + TIMEOUT_MS, "what was meant for the first does not meet it"
+
+
 def test_what_was_seen_before_a_table_forgot_is_watched_from_the_beginning() -> None:
     table = MemoryTable()
     holder(table)

@@ -25,6 +25,7 @@ from tests.unit.lease_table import (
     MemoryTable,
     filled,
     holder,
+    instance,
     lose_answers,
     owned,
     view_of,
@@ -146,6 +147,49 @@ def test_a_release_whose_answer_was_lost_acts_no_more_and_is_sent_again_if_it_wa
     foo.look_once(SHARDS, 20)
     assert (table.row(0).consumer_owner, table.row(0).checkpoint) == (None, 6)
     assert foo.held == []
+
+
+def test_a_release_that_did_not_arrive_is_said_again_by_whoever_leaves_then() -> None:
+    table = MemoryTable()
+    foo = holder(table)
+    table.fault = lambda _old, _new: "failed"
+    foo.release(SHARDS[0], 6)
+    foo.leave(SHARDS, 20)  # Nor does this arrive.
+    assert table.row(0).consumer_owner == "foo-1"
+    table.fault = lambda _old, _new: "ok"
+    foo.leave(SHARDS, 40)
+    assert (table.row(0).consumer_owner, table.row(0).checkpoint) == (None, 6)
+    assert table.instances(GROUP) == []
+
+
+def test_a_take_whose_answer_was_lost_is_let_go_of_by_whoever_leaves_then() -> None:
+    table = MemoryTable()
+    owned(table, {None: 1})
+    foo = Desk(table, "foo")
+    foo.join()
+    told = foo.consumer.look(view_of(table, SHARDS), now_ms=0, watch_ms=0)
+    table.fault = lambda old, _new: "lost" if isinstance(old, LeaseRow) else "ok"
+    foo.carry_out(told.changes, SHARDS)
+    table.fault = lambda _old, _new: "ok"
+    assert table.row(0).consumer_owner == "foo-1"
+    foo.leave(SHARDS, 20)
+    assert table.row(0).consumer_owner is None
+    assert foo.opened == []
+
+
+def test_one_that_is_barred_owes_a_release_until_it_was_answered() -> None:
+    table = MemoryTable()
+    foo = holder(table)
+    table.put(replace(instance("foo", incarnation="foo-2"), revision=9))
+    foo.beat(20, SHARDS)
+    assert isinstance(foo.consumer.error, NameTaken)
+    table.fault = lambda _old, _new: "failed"
+    foo.release(SHARDS[0], 6)
+    assert (foo.held, foo.consumer.is_owing) == ([], True)
+    table.fault = lambda _old, _new: "ok"
+    foo.look_once(SHARDS, 40)
+    assert (table.row(0).consumer_owner, table.row(0).checkpoint) == (None, 6)
+    assert not foo.consumer.is_owing
 
 
 def test_a_release_against_a_row_that_was_asked_back_meanwhile_is_tried_again() -> None:

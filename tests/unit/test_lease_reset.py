@@ -12,7 +12,7 @@ from shoal.core.lease import Change, ChangeKind, LeaseRow
 from shoal.core.lease_reset import Resetting, numbers_max
 from shoal.core.leasing import Outcome
 from shoal.core.model import Shard, ShardId
-from shoal.core.resharding import split
+from shoal.core.resharding import merge, split
 from shoal.core.succession import standing
 from shoal.lease_port import draw
 from tests.unit.lease_table import GROUP, TIMEOUT_MS, Desk, MemoryTable, execute, filled, grown, view_of
@@ -143,6 +143,46 @@ def test_a_shard_that_is_split_and_consumed_while_it_is_reset_begins_anew() -> N
 
     reset(table, old, {0: 3}, consume, resharded=lambda known: known if len(table.list(GROUP)) == 1 else new)
     check_begun_anew(table, new, 3)
+
+
+def test_a_descendant_that_came_back_by_mistake_is_made_anew() -> None:
+    table, shards, foo, history = grown()
+    first = next(row for row in history if row.shard == 1)
+    number = draw(table, GROUP, 1)[0]
+    table.put(replace(first, born=number, revision=number, lease_id=number, parents_born=(0,)))
+    reset(table, shards, {0: 3})
+    check_begun_anew(table, shards, 3)
+    assert table.row(1).is_over, "it had been consumed"
+    foo.look(shards, 3)
+    check_begun_anew(table, shards, 3)
+
+
+def test_an_ancestor_that_came_back_by_mistake_is_not_made_to_count() -> None:
+    table, shards = MemoryTable(), filled(2)
+    foo = Desk(table, "foo")
+    foo.join()
+    foo.look(shards, 0)
+    first = table.row(0)
+    for generation in (1, 2):
+        after = merge(shards, shards[0], None, 1) if generation == 1 else split(shards, shards[2], None, 2)
+        shards = tuple(replace(shard, next_offset=10) for shard in after)
+        for shard in foo.held:
+            foo.release(shards[shard], 10)
+        for _ in range(2):
+            foo.look(shards, generation)
+    for shard in foo.held:
+        foo.save(shards[shard], 5)
+    for _ in range(3):
+        foo.look(shards, 2)
+    assert sorted(row.shard for row in table.list(GROUP)) == [3, 4]
+    # One who found no rows at all, as a reset may have, makes the oldest; long after.
+    number = draw(table, GROUP, 1)[0]
+    made = replace(first, born=number, revision=number, lease_id=number, epoch=0, owner_epoch=0)
+    table.put(replace(made, lease_owner=None, consumer_owner=None))
+    reset(table, shards, {2: 3})
+    assert consumable(table, shards) == {2}
+    foo.look(shards, 3)
+    assert sorted(row.shard for row in table.list(GROUP)) == [2, 3, 4]
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, LOOSE], ids=["in order", "loose"])

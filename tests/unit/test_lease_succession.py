@@ -212,6 +212,13 @@ def test_a_group_that_is_not_in_order_reads_children_at_once() -> None:
     assert foo.held == [0, 1, 2]
 
 
+def test_what_was_there_when_a_group_became_ordered_waits_for_nobody() -> None:
+    shards = split(filled(1), filled(1)[0], None, 1)
+    rows = with_rows(shards, {0, 1, 2}).list(GROUP)
+    where = standing(rows, shards, {ShardId(1)})
+    assert [where.is_waiting(row, in_order=True) for row in rows] == [False, False, True]
+
+
 def test_a_closed_shard_that_never_held_a_record_is_born_over() -> None:
     table = MemoryTable()
     shards = split(filled(1, records=0), filled(1, records=0)[0], None, 1)

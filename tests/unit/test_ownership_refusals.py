@@ -104,6 +104,35 @@ def test_a_strategy_that_uses_up_its_arguments_is_held_to_what_it_was_asked() ->
         step(world.group, update, world.shards, world.strategies)
 
 
+class UnshowableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not even that")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RuntimeError("a zero \0 and half \ud800 a pair"), "a zero \\x00 and half \\ud800 a pair"),
+        (RuntimeError("x" * 100_000), "x..."),
+        (UnshowableError(), "(its text raised RuntimeError)"),
+    ],
+)
+def test_what_a_strategy_raises_hinders_nobody_who_leaves_and_can_be_kept(
+    error: Exception, told: str
+) -> None:
+    def broken(*_: object) -> dict[ShardId, str]:
+        raise error
+
+    world = World(2, "a", "b")
+    stepped = step(world.group, Leave(incarnation="b1"), world.shards, {"balanced": broken})
+    assert stepped.group.members["b1"].status == "gone"
+    refused = next(note for note in stepped.notes if note.kind == "refused")
+    assert refused.detail.endswith(told)
+    assert len(refused.detail) < 3000
+    assert "\0" not in refused.detail
+    assert refused.detail.encode()
+
+
 @pytest.mark.parametrize("plain", [True, False])
 def test_a_last_checkpoint_that_leads_nowhere_is_refused_in_the_name_of_the_stream(plain: bool) -> None:
     world = World(2, "a")

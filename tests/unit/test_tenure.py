@@ -633,6 +633,20 @@ def test_one_put_off_for_want_of_a_deadline_begins_anew_and_counts_no_attempt() 
     assert action.attempt == 1
 
 
+def test_what_was_declared_done_before_the_deadline_passed_does_not_come_again() -> None:
+    made = processing()
+    give(made, [0, 1, 2, 3], [4])
+    process(made)
+    made.save(0, 2)
+    made.postponed(0, 50)
+    assert made.queued_bytes == 30
+    assert process(made, 50) == [2, 3]
+    made.save(0, 4)
+    made.postponed(0, 100)
+    assert process(made, 100) == [4]
+    assert made.checkpoint == 4
+
+
 def test_a_failure_on_the_way_out_is_left_to_the_next_owner() -> None:
     made = processing(STOP)
     give(made, [0, 1])
@@ -954,3 +968,152 @@ def test_the_checkpoint_does_not_fall_back_when_a_lane_goes_back_to_what_it_had_
     made.returned(0)
     made.returned(1, back_to=0)
     assert made.checkpoint == 7
+
+
+def test_one_that_begins_anew_since_its_shutdown_failed_keeps_what_its_lanes_have_done() -> None:
+    made = processing(lanes=2)
+    give(made, [0, 1, 2, 3], is_end=True, lanes=2)
+    begun(made)
+    made.save(1, 4)
+    made.returned(0)
+    made.returned(1)
+    assert is_same(made.checkpoint, Checkpoint(0, [(0, 4)]))
+    assert len(begun(made)) == 2, "both lanes are shut down"
+    made.raised(0, ODD, 0, 0.5)
+    made.returned(1)
+    begun(made, 2000)
+    assert phase(made) is Phase.INITIALIZING
+    assert is_same(made.checkpoint, Checkpoint(0, [(0, 4)]))
+
+
+# --- A processor that is gone. -----------------------------------------------------------------------
+
+
+def test_what_a_lost_processor_did_not_declare_done_comes_again_before_anything_else() -> None:
+    made = processing()
+    give(made, [0, 1], [2, 3], [4])
+    assert process(made) == [0, 1]
+    made.returned(0)
+    assert process(made) == [2, 3]
+    made.save(0, 1)
+    made.returned(0)
+    assert process(made) == [4]
+    made.bereft(0)
+    assert wanted(made) == Fetch(offset=1, until=5, lane=0)
+    made.got_again(0, [Piece([1, 2]), Piece([3, 4])], 5)
+    assert process(made) == [1, 2]
+    made.returned(0)
+    assert process(made) == [3, 4]
+    made.returned(0)
+    assert made.save(0, None) == made.checkpoint == 5
+
+
+def test_a_lost_processor_that_had_declared_everything_done_takes_nothing_with_it() -> None:
+    made = processing()
+    give(made, [0, 1], [2])
+    assert process(made) == [0, 1]
+    made.save(0, 2)
+    made.returned(0)
+    assert process(made) == [2]
+    made.bereft(0)
+    assert process(made) == [2]
+
+
+def test_a_lane_that_rests_gets_what_its_lost_processor_had_not_declared_done() -> None:
+    made = processing()
+    give(made, [0, 1])
+    assert process(made) == [0, 1]
+    made.returned(0)
+    made.bereft(0)
+    assert wanted(made) == Fetch(offset=0, until=2, lane=0)
+    assert made.checkpoint == 0
+    made.bereft(0)
+    assert wanted(made) == Fetch(offset=0, until=2, lane=0), "once"
+
+
+def test_a_shard_that_is_asked_for_does_not_wait_for_what_its_lost_processor_had() -> None:
+    made = processing()
+    give(made, [0], [1])
+    assert process(made) == [0]
+    made.returned(0)
+    assert process(made) == [1]
+    made.ask(Reason.MOVED)
+    made.bereft(0)
+    assert begun(made) == [ShutDown(lane=0, reason=Reason.MOVED)]
+    made.returned(0)
+    assert begun(made) == [Release(checkpoint=0)]
+
+
+def test_failures_go_on_counting_when_the_processor_is_lost() -> None:
+    made = processing()
+    give(made, [0], [1])
+    assert process(made) == [0]
+    made.returned(0)
+    assert process(made) == [1]
+    made.raised(0, ODD, 0, 0.5)
+    assert process(made, 1000) == [1]
+    made.bereft(0)
+    made.got_again(0, [Piece([0, 1])], 2)
+    (action,) = begun(made, 1000)
+    assert isinstance(action, Process)
+    assert action.attempt == 2
+    assert blocked(made) == Blocked(failure=ODD, attempts=1)
+
+
+def test_what_was_set_aside_does_not_come_again_to_the_next_processor() -> None:
+    made = processing(BEST)
+    give(made, [0], [1])
+    assert process(made) == [0]
+    made.returned(0)
+    assert process(made) == [1]
+    made.raised(0, ODD, 0, 0.5)
+    assert begun(made) == [SetAside(lane=0, offset=1, failure=ODD)]
+    made.returned(0)
+    assert made.checkpoint == 0, "what is before it is not declared done"
+    made.bereft(0)
+    made.got_again(0, [Piece([0, 1])], 2)
+    assert process(made) == [0]
+    made.save(0, 1)
+    made.returned(0)
+    assert made.checkpoint == 2, "and it is done with what is before it"
+    assert begun(made) == []
+
+
+def test_who_goes_back_behind_what_was_set_aside_gets_it_again() -> None:
+    made = processing(BEST)
+    give(made, [0], [1], [2])
+    assert process(made) == [0]
+    made.returned(0)
+    assert process(made) == [1]
+    made.raised(0, ODD, 0, 0.5)
+    assert begun(made) == [SetAside(lane=0, offset=1, failure=ODD)]
+    made.returned(0)
+    assert process(made) == [2]
+    made.returned(0, back_to=0)
+    made.got_again(0, [Piece([0, 1, 2])], 3)
+    assert process(made) == [0, 1, 2]
+
+
+def test_a_shard_is_not_saved_to_its_end_while_a_lane_has_gone_back() -> None:
+    made = processing(lanes=2)
+    give(made, [0, 1, 2, 3], lanes=2)
+    begun(made)
+    made.save(0, 3)
+    made.returned(0)
+    made.save(1, 4)
+    assert made.unsaved == 4
+    made.returned(1, back_to=1)
+    assert made.unsaved is not None
+    assert int(made.unsaved) == 1, "or the shard would be over, and its children would begin"
+    assert made.checkpoint == 4
+    made.got_again(1, [Piece([1]), Piece([3])], 4)
+    assert made.unsaved is not None
+    assert int(made.unsaved) == 1
+    begun(made)
+    made.save(1, 2)
+    assert made.unsaved is not None
+    assert int(made.unsaved) == 2
+    made.returned(1)
+    begun(made)
+    made.returned(1)
+    assert made.unsaved == 4

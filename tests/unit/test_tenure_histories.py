@@ -1,7 +1,8 @@
 """Random histories of one shard in a worker's hands, with one lane and with several.
 
 Defends invariants 3, 4 and 5 for a single tenure: a lane gets its records in order, a failed one again before
-anything after it, none is passed over; the checkpoint never covers what was not declared done.
+anything after it, none is passed over, also when its processor is lost; the checkpoint never covers what was
+not declared done. The same for user code that comes for its records, seeks, pauses and resumes.
 """
 
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ from hypothesis import Phase as Stage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoal.core.budget import Budget
+from shoal.core.crew import Crew, CrewRules
 from shoal.core.delivery import Tenure
 from shoal.core.errors import LeaseLost
 from shoal.core.model import ShardId
@@ -111,6 +114,17 @@ class Shard:
         self.aside = [o for o in self.aside if self.lane_of(o) != lane or o < back_to]
         self.tenure.returned(lane, back_to=back_to)
 
+    def bereave(self, lane: int) -> None:
+        """The processor of a lane is gone, and what it had not declared done with it."""
+        if self.tenure.phase is not Phase.PROCESSING or isinstance(self.running.get(lane), SetAside):
+            return
+        machine = self.tenure.lanes[lane]
+        if lane not in self.running and (machine.queue or machine.missing is not None):
+            return  # Its next task says so.
+        self.running.pop(lane, None)
+        self.given[lane] = [o for o in self.given.get(lane, []) if o < machine.done]
+        self.tenure.bereft(lane)
+
     def finish(self, lane: int, *, saves: bool) -> None:
         """User code of a lane returns."""
         action = self.running.pop(lane)
@@ -176,11 +190,15 @@ def test_nothing_is_passed_over_or_overtaken(data: st.DataObject, lanes: int, po
             shard.tenure.lose(None) if stop is Reason.LOST else shard.tenure.ask(stop)
             continue
         what = data.draw(
-            st.sampled_from(["finish", "finish", "save", "save", "fail", "fetch", "fetch", "time", "back"])
+            st.sampled_from(
+                ["finish", "finish", "save", "save", "fail", "fetch", "fetch", "time", "back", "bereave"]
+            )
         )
         lane = data.draw(st.sampled_from(sorted(shard.running))) if shard.running else None
         if what == "fetch":
             shard.fetch(data.draw(st.integers(1, 9)))
+        elif what == "bereave":
+            shard.bereave(data.draw(st.integers(0, lanes - 1)))
         elif what == "time":
             shard.now_ms += data.draw(st.integers(1, 50))
         elif lane is not None and what == "fail":
@@ -218,3 +236,141 @@ def _heal(shard: Shard) -> None:
             assert shard.tenure.phase is Phase.STOP_COMPLETED
             return
     raise AssertionError(f"it never ends: {shard.tenure.phase}, {shard.running}")
+
+
+@dataclass
+class Polled:
+    """A closed shard of END records, whose user code comes for them, and goes where it likes."""
+
+    tenure: Tenure
+    at: int = 0
+    """What it is to be given next."""
+    now_ms: int = 0
+    offered: Process | None = None
+    is_withdrawn: bool = False
+    """Something happened since the offer that may have taken it back."""
+    in_hand: Process | None = None
+    asked: Fetch | None = None
+    declared: int = 0
+    released: Release | None = None
+
+    def turn(self) -> None:
+        for action in self.tenure.advance(self.now_ms):
+            if isinstance(action, Release):
+                assert self.released is None
+                assert self.in_hand is None, "released while user code has something in its hands"
+                self.released = action
+            elif isinstance(action, Process):
+                assert self.in_hand is None, "offered while user code is at work"
+                self.offered, self.is_withdrawn = action, False
+            else:
+                assert not isinstance(action, StopWorker)
+                self.tenure.returned(action.lane)
+
+    def ask(self) -> None:
+        """A read begins."""
+        wanted = self.tenure.wanted
+        if wanted is not None:
+            self.tenure.fetching()
+            self.asked = wanted
+
+    def answer(self, count: int, crew: Crew) -> None:
+        """It ends."""
+        if self.asked is None:
+            return
+        wanted, self.asked = self.asked, None
+        upto = min(END if wanted.until is None else wanted.until, wanted.offset + count)
+        pieces = [Piece(range(wanted.offset, upto), 1)] if upto > wanted.offset else []
+        crew.found(
+            self.tenure, wanted, [pieces], next_offset=upto, is_end=upto == END, is_tail=False, now_ms=0
+        )
+
+    def take(self) -> None:
+        if self.offered is None:
+            return
+        offered, self.offered = self.offered, None
+        is_taken = self.tenure.take(offered, self.now_ms)
+        assert is_taken or self.is_withdrawn, "what was offered is gone without a reason"
+        assert not self.tenure.take(offered, self.now_ms), "given out twice"
+        if is_taken:
+            assert offered.piece.first == self.at, f"{offered.piece} while {self.at} is due"
+            self.in_hand, self.at = offered, offered.piece.next
+
+    def come_back(self, *, saves: bool) -> None:
+        if self.in_hand is not None:
+            if saves:
+                self.declare(self.in_hand.piece.next)
+            self.in_hand = None
+            self.tenure.returned(0)
+
+    def declare(self, offset: int) -> None:
+        self.declared = max(self.declared, offset)
+        if self.tenure.reason is Reason.LOST or self.tenure.phase is Phase.STOP_COMPLETED:
+            with pytest.raises(LeaseLost):
+                self.tenure.save(0, offset)
+        else:
+            self.tenure.save(0, offset)
+
+    def seek(self, offset: int) -> None:
+        if self.tenure.reason is None:
+            self.tenure.seek(offset)
+            self.at, self.is_withdrawn = offset, True
+
+    def check(self) -> None:
+        assert self.tenure.checkpoint <= self.declared, "what nobody declared done is done"
+        if self.tenure.reason is None:
+            assert self.tenure.position == self.at
+
+
+ACTS = ["ask", "answer", "take", "back", "save", "seek", "pause", "resume", "declare", "turn"]
+
+
+def _act(shard: Polled, crew: Crew, what: str, data: st.DataObject) -> None:
+    match what:
+        case "answer":
+            shard.answer(data.draw(st.integers(0, 9)), crew)
+        case "back" | "save":
+            shard.come_back(saves=what == "save")
+        case "seek":
+            shard.seek(data.draw(st.integers(0, END)))
+        case "pause":
+            shard.is_withdrawn = True
+            shard.tenure.pause()
+        case "resume":
+            shard.tenure.resume()
+        case "declare":
+            shard.declare(data.draw(st.integers(0, shard.tenure.lanes[0].handed)))
+        case _:
+            {"ask": shard.ask, "take": shard.take, "turn": shard.turn}[what]()
+
+
+@settings(max_examples=150, deadline=None, phases=[Stage.explicit, Stage.reuse, Stage.generate])
+@given(data=st.data())
+def test_who_comes_for_records_gets_them_from_where_it_wants_to_go_on(data: st.DataObject) -> None:
+    rules = FailureRules()
+    shard = Polled(Tenure(ShardId(0), 5, 0, rules, is_on_demand=True))
+    crew = Crew(CrewRules(failure=rules, budget=Budget(total=1000, at_once=1000)), 0)
+    shard.tenure.begin()
+    stop = data.draw(st.sampled_from([None, Reason.MOVED, Reason.STOPPED, Reason.LOST]))
+    stop_after = data.draw(st.integers(0, 60))
+    for turn in range(80):
+        if turn == stop_after and stop is not None:
+            shard.is_withdrawn = True
+            shard.tenure.lose(None) if stop is Reason.LOST else shard.tenure.ask(stop)
+        _act(shard, crew, data.draw(st.sampled_from(ACTS)), data)
+        shard.check()
+    shard.tenure.resume()
+    for _ in range(100):
+        if shard.released is not None:
+            break
+        shard.turn()
+        shard.ask()
+        shard.answer(7, crew)
+        shard.take()
+        shard.come_back(saves=True)
+        if shard.tenure.reason is None:
+            shard.declare(shard.tenure.position)  # Where it leapt to the end, nothing comes that says so.
+        shard.check()
+    assert shard.released is not None, f"it never ends: {shard.tenure.phase}"
+    if shard.tenure.reason is Reason.ENDED:
+        assert shard.released.checkpoint == END

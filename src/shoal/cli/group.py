@@ -66,7 +66,7 @@ def create(
     ] = False,
     unused: Annotated[str | None, typer.Option(metavar="TIME", help=_UNUSED_HELP)] = None,
     strategy: Annotated[
-        str, typer.Option(help="How shards are spread: balanced, range, round_robin.")
+        str, typer.Option(help="How shards are spread: balanced, range, round_robin, spread.")
     ] = "balanced",
     lease_table: Annotated[
         str | None,

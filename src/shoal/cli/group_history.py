@@ -1,11 +1,12 @@
 """`shoal group history`: what happened in a group, line by line, and what happens next.
 
-Lines have no numbers, and the group keeps its last ones only: what is new is what follows, in a later look,
-the end of what was seen before.
+Lines have no numbers, and the group keeps its last ones only: what is new is what an earlier look did not
+have. Of a leased group every consumer writes lines by itself: one may be seen after others that are later.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Final
@@ -60,14 +61,19 @@ def history(
 
 
 def newer(seen: list[Line], found: list[Line]) -> list[Line]:
-    """What a later look found after the lines of an earlier one; all of it if it does not reach back to them.
+    """What a later look found beside the lines of an earlier one, each as often as it is there.
 
-    Lines go missing at the front only, so the longest piece that ends the one and begins the other is shared.
+    Lines go missing at the front only, and come mostly at the end.
     """
-    for shared in range(min(len(seen), len(found)), 0, -1):
-        if seen[-shared:] == found[:shared]:
-            return found[shared:]
-    return found
+    known = Counter(seen)
+    known.subtract(found)
+    missed = {line: -count for line, count in known.items() if count < 0}
+    lines: list[Line] = []
+    for line in reversed(found):  # Of equal ones the last are new.
+        if missed.get(line, 0) > 0:
+            missed[line] -= 1
+            lines.append(line)
+    return lines[::-1]
 
 
 def _print(lines: Sequence[Line], *, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from rich.text import Text
 from shoal.cli import group_ownerless
 from shoal.cli.output import age, moment, plain_table, printable
 from shoal.cli.values import Position
-from shoal.core.describing import GroupInfo, changed
+from shoal.core.describing import ELSEWHERE, GroupInfo, changed
 from shoal.core.group import Delivery, GroupSettings, MemberStatus, Note, ShardState
 
 _HUES: Final = {
@@ -40,6 +40,9 @@ def group_list(groups: Sequence[GroupInfo]) -> Table:
     """A line for each group."""
     table = plain_table("stream", "group", "state", ">members", ">held", ">shards", ">lag", ">behind")
     for info in groups:
+        if info.state == ELSEWHERE:
+            table.add_row(info.stream, info.name, "elsewhere: give --leases", "?", "?", "?", "?", "?")
+            continue
         table.add_row(
             info.stream,
             info.name,

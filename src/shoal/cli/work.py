@@ -11,7 +11,7 @@ import socket
 import time
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -22,17 +22,23 @@ from shoal.cli.options import DEFAULT_HUB, AsJson, HubUrl, LeasesUrl
 from shoal.cli.repeating import checked_interval
 from shoal.cli.values import parse_position, parse_seconds, parse_size
 from shoal.cli.work_output import JsonLines, LiveTable, LogLines, Unread
-from shoal.core.errors import UnknownGroup
+from shoal.consumer.options import Lanes
+from shoal.core.errors import InvalidInput, UnknownGroup
 from shoal.core.group import Coordination
-from shoal.core.limits import PROCESSES_MAX
-from shoal.core.names import checked_name
+from shoal.core.limits import LANES_MAX, PROCESSES_MAX
+from shoal.core.names import checked_name, stream_name
 from shoal.core.restarting import Stage
 from shoal.core.retry import FailureRules, Policy
+from shoal.fleet.expelling import Expeller
+from shoal.fleet.figures import figures_of
 from shoal.fleet.loading import load
 from shoal.fleet.messages import Job
 from shoal.fleet.process import Output
 from shoal.fleet.supervisor import Fleet
 from shoal.fleet.watching import GroupWatch
+
+if TYPE_CHECKING:
+    from shoal.metrics import MetricsServer
 
 _NEW: Final = "For a group that is made: "
 _REPORT_S: Final = 1.0
@@ -77,6 +83,21 @@ def work(
     parallelism: Annotated[
         int | None,
         typer.Option(min=1, help="Lanes within a shard, by key, each with a processor of its own."),
+    ] = None,
+    lanes: Annotated[
+        Lanes | None,
+        typer.Option(
+            help="Where processors run: in threads, or, for code that computes in Python, in processes."
+        ),
+    ] = None,
+    lane_processes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=LANES_MAX,
+            metavar="COUNT",
+            help="With --lanes processes: how many, for each worker. Without it, as many as lanes.",
+        ),
     ] = None,
     failure: Annotated[
         Policy | None,
@@ -133,6 +154,15 @@ def work(
         str | None,
         typer.Option(metavar="TIME", help="How often figures are shown. Without it, 1s; in a log every 10s."),
     ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, metavar="PORT", help="Serve figures of all processes for Prometheus; 0: any."
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str, typer.Option(metavar="HOST", help="Where to; 0.0.0.0 for all of this machine's addresses.")
+    ] = "127.0.0.1",
     json: AsJson = False,
 ) -> None:
     """Run a processor on a stream, in processes that are watched and started again when they die.
@@ -153,6 +183,8 @@ def work(
     options = new_group | _given(
         until=until,
         parallelism=parallelism,
+        lanes=None if lanes is None else lanes.value,
+        lane_processes=lane_processes,
         failure=_failure(failure, max_attempts),
         stop_timeout=None if stop_timeout is None else parse_seconds("stop_timeout", stop_timeout),
         persist_interval=(
@@ -193,7 +225,18 @@ def work(
         else:
             audience, prints = LogLines(lambda: watch.seen), Output.AS_IS
         shown = Unread(audience)
-        fleet = Fleet(jobs, shown, output=prints, stop_timeout_s=bound_s, every_s=every_s)
+        expeller = Expeller(opened)
+        stack.callback(expeller.close, _LOOK_S)
+        fleet = Fleet(
+            jobs,
+            shown,
+            output=prints,
+            stop_timeout_s=bound_s,
+            every_s=every_s,
+            expel=expeller.expel,
+        )
+        if metrics_port is not None:
+            stack.callback(_serve_metrics(fleet, watch, stream, group, (metrics_host, metrics_port)).close)
         began_s = time.monotonic()
         watch.start()
         try:
@@ -203,6 +246,24 @@ def work(
         shown.show(fleet.standings())
         seconds = time.monotonic() - began_s
     _conclude(fleet, seconds, as_json=json)
+
+
+def _serve_metrics(
+    fleet: Fleet, watch: GroupWatch, stream: str, group: str, where: tuple[str, int]
+) -> MetricsServer:
+    """One endpoint for the whole fleet: its processes come and go, and its port stays."""
+    from shoal.metrics import MetricsServer  # noqa: PLC0415 - it needs a package that may not be there
+
+    name = str(stream_name(stream))
+    host, port = where
+    try:
+        server = MetricsServer(lambda: figures_of(fleet.standings(), name, group, watch.seen), port, host)
+    except OSError as error:
+        raise InvalidInput(
+            "metrics_port", port, f"{host} does not let it be served there: {error}"
+        ) from error
+    output.note(f"metrics at http://{host}:{server.port}/metrics")
+    return server
 
 
 def _conclude(fleet: Fleet, seconds: float, *, as_json: bool) -> None:

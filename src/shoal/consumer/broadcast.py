@@ -47,7 +47,7 @@ class BroadcastConsumer:
 
     `name` is what its position is kept by: give each consumer one that it has again after a restart.
     `on_expired`: when retention has taken what comes next, `stop` raises OffsetExpired; `jump` goes on at the
-    first record that is kept, and counts what it left out in `skipped`.
+    first record that is kept, `end` behind all that is there; what was left out is counted in `skipped`.
     """
 
     def __init__(
@@ -188,17 +188,20 @@ class BroadcastConsumer:
         except OffsetExpired as error:
             if self._on_expired is OnExpired.STOP:
                 raise
-            self.skipped += error.first_offset - offset
+            after = error.first_offset
+            if self._on_expired is OnExpired.END:
+                after = self._service.describe_stream(self._stream).shards[shard].next_offset
+            self.skipped += after - offset
             _log.warning(
-                "consumer %s of %s: retention took offsets %s to %s of shard %s; going on after them",
+                "consumer %s of %s: retention was faster; offsets %s to %s of shard %s are left out",
                 self.name,
                 self.group,
                 offset,
-                error.first_offset - 1,
+                after - 1,
                 shard,
             )
-            self._done[shard] = error.first_offset
-            return self._service.read(self._stream, shard, error.first_offset, self._limits)
+            self._done[shard] = after
+            return self._service.read(self._stream, shard, after, self._limits)
 
     def _refresh(self) -> None:
         """The stream was split or merged: children begin where they do."""
@@ -271,7 +274,7 @@ class BroadcastConsumer:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise ConsumerClosed(self.name)
+            raise ConsumerClosed("close() was called")
 
 
 _LOOK_S: Final = 30.0

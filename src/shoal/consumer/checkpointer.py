@@ -48,8 +48,9 @@ class Checkpointer:
         in any case before the shard is handed over. Returns the next offset wanted.
         """
         self._check(persist, offset)
-        if offset is None and self._batch is not None:
-            offset = self._batch.declared
+        batch = self._batch  # Another thread may save at the very moment when `process` comes back.
+        if offset is None and batch is not None:
+            offset = batch.declared
         done = self._notebook.declare(offset)
         if persist:
             self._notebook.persist()

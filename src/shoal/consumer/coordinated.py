@@ -125,26 +125,31 @@ class CoordinatedMembership(Member):
 
     # --- What it does. ---
 
-    def checkpoint(self, positions: Mapping[int, int]) -> None:
+    def checkpoint(self, positions: Mapping[int, int], *, epochs: Mapping[int, int] | None = None) -> None:
         """Save checkpoints, shard to offset: all of them, or none and an error."""
         saves = [
-            Save(shard=ShardId(shard), epoch=self._lease(shard).epoch, offset=offset)
+            Save(shard=ShardId(shard), epoch=self._lease(shard, epochs).epoch, offset=offset)
             for shard, offset in whole_positions(positions).items()
         ]
         self._groups.save(self.stream, self._group_id, saves)
 
-    def release(self, checkpoints: Mapping[int, int | None]) -> None:
+    def release(
+        self, checkpoints: Mapping[int, int | None], *, epochs: Mapping[int, int] | None = None
+    ) -> None:
         """Let go of shards, with their last checkpoints. From here on nothing is done under their epochs."""
         given = last_positions(checkpoints)
         with self._changed:
             lettings = [
                 Letting(shard=lease.shard, epoch=lease.epoch, checkpoint=checkpoint)
-                for lease, checkpoint in ((self._lease(shard), at) for shard, at in given.items())
+                for lease, checkpoint in (
+                    (self._lease(shard), at) for shard, at in self._still_held(given, epochs).items()
+                )
             ]
             for letting in lettings:
                 self._holding = let_go(self._holding, letting.shard, letting.epoch)
                 self._owed[letting.shard] = self._let_go_of[letting.shard] = letting
-        self._send(lettings)
+        if lettings:
+            self._send(lettings)
 
     def _send(self, lettings: Sequence[Letting]) -> None:
         """A release whose answer did not come is sent again with the next heartbeat, and is the same then."""

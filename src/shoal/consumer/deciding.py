@@ -103,6 +103,7 @@ class Deciding:
     def _have_watched(self) -> None:
         """There are jobs behind the one that begins."""
         with self._changed:
+            self._is_busy = True  # Once more: it may have been taken back between our saying so and now.
             self._changed.notify()
 
     def _wake(self) -> None:

@@ -79,6 +79,13 @@ class Fetcher:
                 self._reading -= 1
                 self._changed.notify_all()
 
+    def end_of(self, shard: ShardId) -> int | None:
+        """Where the shard's next record will be; None if nobody can say."""
+        try:
+            return self._service.describe_stream(self._member.stream).shards[shard].next_offset
+        except ShoalError:
+            return None
+
     def forget(self, shard: ShardId) -> None:
         """Nobody waits for this shard any more."""
         self._following.drop(ShardEnd(self._stream_id, shard))
@@ -93,9 +100,9 @@ class Fetcher:
         records = self._records if wanted.until is None else min(self._records, wanted.until - wanted.offset)
         limits = ReadLimits(max_records=records, max_bytes=allowed)
         fence = self._member.fence(tenure.shard)
-        batch = self._service.read(
-            self._member.stream, tenure.shard, wanted.offset, limits, fence._replace(epoch=tenure.epoch)
-        )
+        if fence is not None:
+            fence = fence._replace(epoch=tenure.epoch)
+        batch = self._service.read(self._member.stream, tenure.shard, wanted.offset, limits, fence)
         is_tail = wanted.lane is None and batch.next_offset >= batch.tail and not batch.end_of_shard
         if is_tail:
             place = ShardEnd(self._stream_id, tenure.shard)

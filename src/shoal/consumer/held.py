@@ -1,54 +1,40 @@
-"""A shard in the hands of a worker, with what the rules do not hold: processors, checkpointers, records.
+"""A shard in the hands of a worker, with what the rules do not hold: the user's code, saves on their way.
 
-User code runs here, in a thread of the pool. What comes of it is told to the worker's deciding thread.
+User code is called from here, in a thread of the pool. What comes of it is told to the worker's deciding
+thread.
 """
 
 from __future__ import annotations
 
 import threading
-import time
-from dataclasses import dataclass
-from functools import partial
-from typing import Final
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Protocol
 
-from shoal.consumer.checkpointer import Checkpointer
-from shoal.consumer.membership import BOOT_CLOCK, Membership
-from shoal.consumer.processor import Factory, Processor
-from shoal.core.checking import is_whole
+from shoal.consumer.checkpointer import Notebook
+from shoal.consumer.membership import Membership, boot_ms
+from shoal.consumer.processor import Factory
+from shoal.consumer.statistics import WorkerStats
+from shoal.consumer.user_code import LOOK_NS, Came, Code, Ended, UserCode, clock_ns
 from shoal.core.delivery import Tenure
-from shoal.core.errors import Fenced, LeaseLost, NotOwner, ShoalError
-from shoal.core.tasks import Failure, Initialize, Process, ProcessNothing, SetAside, ShutDown, Task
+from shoal.core.errors import Fenced, LeaseLost, NotOwner
+from shoal.core.tasks import Process, Task
 from shoal.wire.batch import Batch
-from shoal.wire.delivered import Delivered
-
-_LOOK_NS: Final = 5_000_000
-"""While a batch is iterated, the lease itself is looked at so often; its deadline, with every record."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Came:
-    """How a task ended."""
+class Hosting(Protocol):
+    """Where the code of a worker's shards runs."""
 
-    took_ns: int
-    back_to: int | None = None
-    error: BaseException | None = None
-    failure: Failure | None = None
-    is_postponed: bool = False
-    """There was no valid deadline."""
-    is_dead: bool = False
-    """The record was set aside for good."""
+    def host(self, held: Held) -> Code:
+        """A place for the code of one shard."""
 
 
 class Held:
     """One shard under one epoch. Writer of `tenure`: the deciding thread and savers, under `lock`."""
 
     def __init__(
-        self,
-        tenure: Tenure,
-        member: Membership,
-        factory: Factory,
-        lock: threading.RLock,
-        outages: tuple[type[BaseException], ...],
+        self, tenure: Tenure, member: Membership, hosting: Hosting, lock: threading.RLock, stats: WorkerStats
     ) -> None:
         self.tenure = tenure
         self.nothing: Batch | None = None
@@ -56,92 +42,109 @@ class Held:
         self.asked_ns: int | None = None
         """When it was to be handed over."""
         self._member = member
-        self._factory = factory
         self._lock = lock
-        self._outages = outages
+        self._stats = stats
         self._persisting = threading.Lock()
-        self._processors: dict[int, Processor] = {}
-        self._checkpointers = [
-            Checkpointer(_Lane(self, lane.number), tenure.shard, tenure.epoch) for lane in tenure.lanes
-        ]
+        self._code = hosting.host(self)
 
     # --- User code. ----------------------------------------------------------------------------------
 
+    def begin(self, task: Task, ended: Ended) -> bool:
+        """Hand a task to code that ends it later; False: it is to be run."""
+        return self._code.begin(task, ended)
+
     def run(self, task: Task) -> Came:
         """Carry out a task, in this thread."""
-        began_ns = time.perf_counter_ns()
-        batch: Delivered | None = None
-        try:
-            back_to = None
-            match task:
-                case Initialize(lane=lane):
-                    made = self._factory()
-                    made.initialize(self.tenure.shard)
-                    self._processors[lane] = made
-                case Process(lane=lane, piece=piece):
-                    source = piece.source
-                    assert isinstance(source, Batch)
-                    batch = Delivered.of(source, piece.offsets, self._guard, _clock_ns)
-                    self._guard()
-                    back_to = self._process(lane, batch)
-                case ProcessNothing(lane=lane):
-                    assert self.nothing is not None
-                    self._guard()
-                    back_to = self._process(
-                        lane, Delivered.of(self.nothing, range(0), self._guard, _clock_ns)
-                    )
-                case ShutDown(lane=lane, reason=reason):
-                    self._processors.pop(lane).shutdown(self._checkpointers[lane], reason)
-                case SetAside():
-                    raise AssertionError("not user code")
-        except BaseException as error:  # noqa: BLE001 - around user code: whatever it is, the policy says what follows
-            took_ns = time.perf_counter_ns() - began_ns
-            if isinstance(error, LeaseLost) and isinstance(task, Process | ProcessNothing):
-                return Came(took_ns=took_ns, is_postponed=True)
-            return Came(took_ns=took_ns, error=error, failure=self._failure(error, batch))
-        return Came(took_ns=time.perf_counter_ns() - began_ns, back_to=back_to)
+        return self._code.run(task, self.nothing)
 
-    def _failure(self, error: BaseException, batch: Delivered | None) -> Failure:
-        # A store that is away when user code saves is no fault of the record either.
-        is_away = isinstance(error, ShoalError) and error.retriable
-        return Failure(
-            kind=type(error).__qualname__,
-            text=_text(error),
-            reached=None if batch is None else batch.suspect,
-            is_outage=is_away or isinstance(error, self._outages),
-        )
+    @property
+    def bereft(self) -> list[int]:
+        """Lanes whose processor is gone while nothing runs there, with records that it did not save."""
+        lanes = self.tenure.lanes
+        return [lane for lane in self._code.bereft if lanes[lane].task is None and lanes[lane].has_unsaved]
 
-    def _process(self, lane: int, batch: Delivered) -> int | None:
-        checkpointer = self._checkpointers[lane]
-        checkpointer.hand(batch)
-        try:
-            answer: object = self._processors[lane].process(batch, checkpointer)
-        finally:
-            checkpointer.hand(None)
-        if answer is None:
-            return None
-        if not is_whole(answer) or not 0 <= answer <= batch.next_offset:
-            raise TypeError(
-                f"process returned {answer!r}: return None, or an offset from 0 to {batch.next_offset} to go "
-                "back to"
-            )
-        return answer
+    def done_of(self, task: Task) -> int:
+        """How many records of a task that raised were declared done before."""
+        if not isinstance(task, Process):
+            return 0
+        return bisect_left(task.piece.offsets, self.tenure.lanes[task.lane].said)
 
-    def _guard(self) -> int:
+    def guard(self) -> int:
         """Until when records may be given out."""
+        until_ns = self.until_ns()
+        now_ns = clock_ns()
+        if now_ns >= until_ns:
+            raise LeaseLost(shard=self.tenure.shard, epoch=self.tenure.epoch)
+        return min(until_ns, now_ns + LOOK_NS)
+
+    def until_ns(self) -> int:
+        """The deadline on the clock that goes on in suspend; 0 if the shard may not be worked on now."""
         tenure = self.tenure
         lease = self._member.leases.get(tenure.shard)
-        now_ns = _clock_ns()
         if lease is None or not self._member.may_act(tenure.shard, tenure.epoch):
-            raise LeaseLost(shard=tenure.shard, epoch=tenure.epoch)
-        return min(lease.deadline_ms * 1_000_000, now_ns + _LOOK_NS)
+            return 0
+        return lease.deadline_ms * 1_000_000
+
+    # --- User code that comes for its records. --------------------------------------------------------
+
+    def take(self, task: Process) -> bool:
+        """See Tenure. What has no valid deadline stays where it is."""
+        if clock_ns() >= self.until_ns():
+            return False
+        with self._lock:
+            return self.tenure.take(task, boot_ms())
+
+    def is_to_be_had(self, task: Process) -> bool:
+        """Whether a task still waits for user code."""
+        with self._lock:
+            lane = self.tenure.lanes[task.lane]
+            return lane.task is task and lane.is_waiting
+
+    def is_persisted(self, offset: int) -> bool:
+        """Whether the store knows that all before is done."""
+        with self._lock:
+            return self.tenure.persisted >= offset
+
+    def seek(self, offset: int) -> None:
+        """See Tenure."""
+        with self._lock:
+            self.tenure.seek(offset)
+
+    def pause(self, *, is_paused: bool) -> None:
+        """See Tenure."""
+        with self._lock:
+            self.tenure.pause() if is_paused else self.tenure.resume()
+
+    @property
+    def position(self) -> int:
+        """See Tenure."""
+        with self._lock:
+            return self.tenure.position
 
     # --- Checkpoints. --------------------------------------------------------------------------------
 
     def declare(self, lane: int, offset: int | None) -> int:
         """See Notebook."""
         with self._lock:
-            return self.tenure.save(lane, offset)
+            try:
+                return self.tenure.save(lane, offset)
+            except LeaseLost:
+                self._stats.fenced += 1
+                raise
+
+    def checkpoint(self) -> int:
+        """Below it everything is declared done, whether or not it is saved."""
+        with self._lock:  # What waits in a lane may be handed out meanwhile.
+            return int(self.tenure.checkpoint)
+
+    def notebook(self, lane: int) -> Notebook:
+        """Where a lane's checkpointer writes."""
+        return _Lane(self, lane)
+
+    def check(self, offset: int) -> None:
+        """Refuse what `declare` would refuse."""
+        with self._lock:
+            self.tenure.check_save(0, offset)
 
     def declared(self, lane: int) -> int:
         """See Notebook."""
@@ -154,35 +157,92 @@ class Held:
         answer is noted, `saving` keeps the deciding thread from taking a shard that was saved to its end, and
         so is nobody's any more, for one that is lost.
         """
+        try:
+            with self._saving():
+                self._persist()
+        except LeaseLost:
+            with self._lock:
+                self._stats.fenced += 1
+            raise
+
+    @contextmanager
+    def _saving(self) -> Iterator[None]:
         with self._lock:
             self.tenure.saving += 1
         try:
             with self._persisting:
-                self._persist()
+                yield
         finally:
             with self._lock:
                 self.tenure.saving -= 1
 
     def _persist(self) -> None:
         tenure = self.tenure
-        with self._lock:
-            checkpoint = tenure.unsaved
+        checkpoint = self._unsaved()
         if checkpoint is None:
             return
         if not self.is_mine:
             raise LeaseLost(shard=tenure.shard, epoch=tenure.epoch)
         try:
-            self._member.checkpoint({tenure.shard: checkpoint})
+            self._member.checkpoint({tenure.shard: checkpoint}, epochs={tenure.shard: tenure.epoch})
         except (NotOwner, Fenced) as error:
             raise LeaseLost(shard=tenure.shard, epoch=tenure.epoch) from error
+        self._saved(checkpoint)
+
+    @staticmethod
+    def persist_together(member: Membership, several: Sequence[Held]) -> None:
+        """The same for several shards of one member, in one call; one by one if any of them is lost."""
+        ordered = sorted(several, key=lambda held: held.tenure.shard)  # All wait for each other in one order.
+        with ExitStack() as saving:
+            for held in ordered:
+                saving.enter_context(held._saving())
+            due = {held: held._unsaved() for held in ordered}
+            news = {held: checkpoint for held, checkpoint in due.items() if checkpoint is not None}
+            try:
+                if news and all(held.is_mine for held in news):
+                    member.checkpoint(
+                        {held.tenure.shard: checkpoint for held, checkpoint in news.items()},
+                        epochs={held.tenure.shard: held.tenure.epoch for held in news},
+                    )
+                    for held, checkpoint in news.items():
+                        held._saved(checkpoint)
+                    return
+            except (NotOwner, Fenced):
+                pass  # Which of them, is found below.
+        for held in ordered:
+            held.persist()
+
+    def _unsaved(self) -> int | None:
         with self._lock:
-            tenure.saved(checkpoint)
+            return self.tenure.unsaved
+
+    def _saved(self, checkpoint: int) -> None:
+        with self._lock:
+            self.tenure.saved(checkpoint)
 
     @property
     def is_mine(self) -> bool:
         """Whether the membership still holds the shard under this epoch."""
         lease = self._member.leases.get(self.tenure.shard)
         return lease is not None and lease.epoch == self.tenure.epoch
+
+
+class InThreads:
+    """Hosting in the worker's own process."""
+
+    def __init__(self, factory: Factory, outages: tuple[type[BaseException], ...]) -> None:
+        self._factory, self._outages = factory, outages
+
+    def host(self, held: Held) -> Code:
+        """See Hosting."""
+        return UserCode(
+            self._factory,
+            self._outages,
+            shard=held.tenure.shard,
+            epoch=held.tenure.epoch,
+            guard=held.guard,
+            notebook=held.notebook,
+        )
 
 
 class _Lane:
@@ -199,17 +259,3 @@ class _Lane:
 
     def declared(self) -> int:
         return self._held.declared(self._lane)
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)[:_TEXT_MAX]
-    except Exception as worse:  # noqa: BLE001 - around user code: an error that cannot even be shown
-        return f"(its text raised {type(worse).__qualname__})"
-
-
-_clock_ns: Final = partial(time.clock_gettime_ns, BOOT_CLOCK)
-"""Asked before every record: a function of ours around it would cost as much again."""
-
-
-_TEXT_MAX: Final = 2000

@@ -33,8 +33,8 @@ from shoal.core.errors import (
 )
 from shoal.core.group import Group, default_interval_ms
 from shoal.core.holding import Answered, Holding, Lease
-from shoal.core.lease import Change, LeaseRow
-from shoal.core.lease_view import noted
+from shoal.core.lease import Change, LeaseRow, Row
+from shoal.core.lease_view import known_names, noted
 from shoal.core.leasing import LeasedConsumer, Outcome, Told
 from shoal.core.limits import STEP_TRIES_MAX
 from shoal.core.membership import check_same
@@ -74,7 +74,9 @@ class LeasedMembership(Member):
         leased = service.groups.leased(group)
         self._table, self._key, self._starts = leased.table, leased.key, leased.starts
         self._interval_ms = interval_ms or default_interval_ms(group.settings.timeout_ms)
-        self._settings = group.settings
+        self._settings, self._version = group.settings, group.version
+        self._unbound = service.groups.unbound(group.id)
+        self._names: dict[str, str] = {}
         self._error: ShoalError | None = None
         self._is_retired = False
         super().__init__(service, stream, group.name, name, listener)
@@ -132,25 +134,28 @@ class LeasedMembership(Member):
 
     # --- What it does. ---
 
-    def checkpoint(self, positions: Mapping[int, int]) -> None:
+    def checkpoint(self, positions: Mapping[int, int], *, epochs: Mapping[int, int] | None = None) -> None:
         """Save checkpoints, shard to offset: all of them, or none and an error."""
         given = whole_positions(positions)
         shards = self._shards_now(given)
         with self._changed:
             consumer = self._consumer
             changes = [
-                consumer.checkpoint(shards[number], self._lease(number).epoch, offset)
+                consumer.checkpoint(shards[number], self._lease(number, epochs).epoch, offset)
                 for number, offset in given.items()
             ]
         self._carry_out(consumer, changes, shards, together=True)
 
-    def release(self, checkpoints: Mapping[int, int | None]) -> None:
+    def release(
+        self, checkpoints: Mapping[int, int | None], *, epochs: Mapping[int, int] | None = None
+    ) -> None:
         """Let go of shards, with their last checkpoints. From here on nothing is done under their epochs."""
-        given = last_positions(checkpoints)
-        shards = self._shards_now(given)
+        given = self._still_held(last_positions(checkpoints), epochs)
+        shards = self._shards_to_leave(given)
         with self._changed:
             consumer = self._consumer
-            leases = [(self._lease(number), offset) for number, offset in given.items()]
+            still = self._still_held(given, epochs)
+            leases = [(self._lease(number), offset) for number, offset in still.items()]
             changes, refusal = _let_go(consumer, leases, shards)
         self._carry_out(consumer, changes, shards)
         if refusal is not None:
@@ -187,7 +192,15 @@ class LeasedMembership(Member):
                     thread.join(_LEAVE_S)
 
     def _leave(self, given: Mapping[ShardId, int | None]) -> None:
-        refusal: ShoalError | None = None
+        """Not said, it would cost the others the timeout, and the records since the last checkpoint."""
+        refusals: list[ShoalError] = []
+        insist(partial(self._part, given, refusals), StoreUnavailable, _LEAVE_S)
+        if refusals:
+            raise refusals[0]
+
+    def _part(self, given: Mapping[ShardId, int | None], refusals: list[ShoalError]) -> None:
+        """Let go of all that the table says is ours, and of our own row. Without an answer it raises, and may
+        be called again: what was let go of before keeps the checkpoint that it came with."""
         mine = [shard for shard in given if shard in self._consumer.leases]
         if mine:
             shards = self._shards_now(mine)
@@ -196,15 +209,15 @@ class LeasedMembership(Member):
                 held = consumer.leases
                 leases = [(held[shard], given[shard]) for shard in mine if shard in held]
                 last, refusal = _let_go(consumer, leases, shards)
+                refusals += [refusal] if refusal is not None else []
             self._carry_out(consumer, last, shards)
         view = self._view()
         with self._changed:
             consumer = self._consumer
             changes = consumer.leave(view, now_ms=boot_ms(), watch_ms=_watch_ms())
             self._note_change()
-        self._carry_out(consumer, changes, view.shards)
-        if refusal is not None:
-            raise refusal
+        if not self._carry_out(consumer, changes, view.shards):
+            raise StoreUnavailable(f"no answer: whether {self.name} has left is not known")
 
     def abandon(self) -> None:
         """Fall silent without a word, as a crash would: what is held comes free after the timeout."""
@@ -262,11 +275,31 @@ class LeasedMembership(Member):
         self._stream = self._service.refresh_stream(self._stream, wanted)
         return self._stream.shards
 
+    def _shards_to_leave(self, given: Mapping[ShardId, int | None]) -> Sequence[Shard]:
+        """The same for shards that are let go of. If the store is away, they are let go of all the same: the
+        next look that succeeds says it again, and knows where they end."""
+        try:
+            return self._shards_now(given)
+        except StoreError as error:
+            _log.info("%s lets go of %s unseen: %s", self.name, sorted(given), error)
+        return tuple(
+            replace(shard, next_offset=max(shard.next_offset, given.get(shard.id) or 0))
+            for shard in self._stream.shards
+        )
+
     def _view(self) -> View:
         """One look: rows first, then the stream, so that every row's shard is known."""
         rows, instances, sequence = self._table.glance(self._key)
+        self._names = known_names(self._names, rows, instances)
         shards = self._shards_now()
-        return View(rows=rows, instances=instances, sequence=sequence, shards=shards, starts=self._starts)
+        return View(
+            rows=rows,
+            instances=instances,
+            sequence=sequence,
+            shards=shards,
+            starts=self._starts,
+            unbound=self._unbound,
+        )
 
     def _carry_out(
         self,
@@ -275,13 +308,15 @@ class LeasedMembership(Member):
         shards: Sequence[Shard],
         *,
         together: bool = False,
-    ) -> None:
-        """Try the changes, and what follows from them. `together`: all or none, and an answer is a must.
+    ) -> bool:
+        """Try the changes, and what follows from them; whether all were answered.
 
+        `together`: all or none, and an answer is a must.
         They are the consumer's that they were thought out for: when that one was expired meanwhile, what it
         takes is not held by the one that came back in its place.
         """
         waiting = list(changes)
+        is_answered = True
         for _ in range(STEP_TRIES_MAX):
             # Busy means that nothing was changed: mostly a deadlock of the database's. A release that met one
             # would wait for the next look, and who leaves does not look again.
@@ -293,13 +328,15 @@ class LeasedMembership(Member):
             for one in told:
                 if one.error is not None:
                     raise one.error
-            if together and any(one.outcome is Outcome.UNKNOWN for one in tried):
-                raise StoreUnavailable(f"no answer: {tried[0].change.kind} may or may not be stored")
+            is_answered = is_answered and all(one.outcome is not Outcome.UNKNOWN for one in tried)
+            if together and not is_answered:
+                raise StoreUnavailable("no answer: the checkpoints may or may not be stored")
             if not waiting:
                 break
         else:
             raise StoreBusy(f"rows of {self.group} change faster than we can follow", 0.0)
         self._let_go_of_ended(consumer, shards)
+        return is_answered
 
     def _let_go_of_ended(self, consumer: LeasedConsumer, shards: Sequence[Shard]) -> None:
         """What was consumed to its end is nobody's any more."""
@@ -313,7 +350,7 @@ class LeasedMembership(Member):
     def _record(self, tried: Sequence[Tried]) -> None:
         """The history, for people: what happened does not depend on it."""
         done = [one.change for one in tried if one.outcome is Outcome.DONE]
-        notes = [note for change in done if (note := noted(change, self.name)) is not None]
+        notes = [note for change in done if (note := noted(change, self.name, self._names)) is not None]
         if notes:
             try:
                 self._service.groups.record(self.group_id, notes)
@@ -345,13 +382,16 @@ class LeasedMembership(Member):
         while not self._stop.is_set() and not self._is_over:
             try:
                 with under:
-                    if self._stop.is_set():
+                    if self._stop.is_set() or self._is_over:
                         return
                     rest_s = one_round()
                 rest(rest_s)
                 unforeseen = 0
-            except (NotFound, HubClosed) as error:
-                self._end(self._gone() if isinstance(error, NotFound) else error)
+            except NotFound:
+                self._end(self._gone())
+                self._clear_up()
+            except HubClosed as error:
+                self._end(error)
             except ShoalError as error:
                 # The table may be away. What is held is not acted on past its deadline.
                 self._complaints.warn(type(error).__name__, "%s of %s: %s", self.name, self.group, error)
@@ -370,11 +410,23 @@ class LeasedMembership(Member):
             self._note_change()
         self._hear(Told(lost=lost))
 
+    def _clear_up(self) -> None:
+        """The group is deleted, and its key never comes again. Who joined while it was, and made rows after
+        everything had been removed, takes them along; if that fails they are in nobody's way."""
+        try:
+            with self._taking, self._renewing:  # No round is under way, and none begins any more.
+                rows: list[Row] = [*self._table.instances(self._key), *self._table.list(self._key)]
+                for row in rows:
+                    self._table.delete(row)
+        except (StoreError, HubClosed) as error:
+            _log.info("rows of %s, which is deleted, are left: %s", self.group, error)
+
     @property
     def _is_over(self) -> bool:
         """No member any more, and nothing is left to let go of."""
-        is_barred = isinstance(self._consumer.error, NameTaken) and not self._consumer.leases
-        return self._error is not None or is_barred
+        consumer = self._consumer
+        is_barred = isinstance(consumer.error, NameTaken) and not consumer.leases
+        return self._error is not None or (is_barred and not consumer.is_owing)
 
     def _run_renewer(self) -> None:
         self._run(self._renew, self._renewing, self._stop.wait)
@@ -384,6 +436,9 @@ class LeasedMembership(Member):
         began = time.monotonic()
         group = self._service.groups.find(self.stream, self.group)
         check_same(group, self.group_id, str(self.stream))
+        if group.version != self._version:
+            # Before the settings count: in order, with nothing released, shards would wait that need not.
+            self._unbound, self._version = self._service.groups.unbound(group.id), group.version
         self._settings = group.settings
         if isinstance(self._consumer.error, UnknownConsumer):
             self._come_back()

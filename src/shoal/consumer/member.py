@@ -84,11 +84,24 @@ class Member(ABC):
         held = len(self.leases)
         return f"<{type(self).__name__} {self.name} of {self.group} on {self.stream}, {held} shards>"
 
-    def _lease(self, shard: int) -> Lease:
+    def _lease(self, shard: int, epochs: Mapping[int, int] | None = None) -> Lease:
         lease = self.leases.get(ShardId(shard))
-        if lease is None:
+        if lease is None or (epochs is not None and epochs.get(shard) != lease.epoch):
             raise NotOwner(shard=shard, consumer=self.name, owner=None)
         return lease
+
+    def _still_held(
+        self, given: Mapping[ShardId, int | None], epochs: Mapping[int, int] | None
+    ) -> dict[ShardId, int | None]:
+        """What of it is held under these epochs; all, if none are named."""
+        if epochs is None:
+            return dict(given)
+        held = {shard: lease.epoch for shard, lease in self.leases.items()}
+        return {
+            shard: offset
+            for shard, offset in given.items()
+            if shard in held and held[shard] == epochs.get(shard)
+        }
 
     def _to_leave_with(self, checkpoints: Mapping[int, int | None] | None) -> dict[ShardId, int | None]:
         """The last checkpoints of what is held, checked while nothing has been ended yet."""

@@ -46,21 +46,28 @@ class Membership(Protocol):
     def may_act(self, shard: int, epoch: int) -> bool:
         """Whether a batch of this shard may be handed to user code at this moment."""
 
-    def fence(self, shard: int) -> Fence:
-        """What a read shows: only the current owner may read as one."""
+    def fence(self, shard: int) -> Fence | None:
+        """What a read shows: only the current owner may read as one. None: it reads like anyone."""
 
     def wait(self, seen: int, timeout: float) -> int:
         """Wait until what is held has changed since `seen` (0 at first), or is lost; the new number."""
 
-    def checkpoint(self, positions: Mapping[int, int]) -> None:
-        """Save checkpoints, shard to offset: all of them, or none and an error."""
+    def checkpoint(self, positions: Mapping[int, int], *, epochs: Mapping[int, int] | None = None) -> None:
+        """Save checkpoints, shard to offset: all of them, or none and an error.
 
-    def release(self, checkpoints: Mapping[int, int | None]) -> None:
+        `epochs`: by shard, those under which they were made. Held under another by now, it is not owned.
+        """
+
+    def release(
+        self, checkpoints: Mapping[int, int | None], *, epochs: Mapping[int, int] | None = None
+    ) -> None:
         """Let go of shards, with their last checkpoints. From here on nothing is done under their epochs.
 
         What makes no sense, or is not held, is refused before anything is let go of. A checkpoint that leads
         back or nowhere is refused too, but to let go never is: its shard goes on from what was saved, the
         others from what they came with, and the error is raised in the end.
+
+        `epochs`: by shard, those that are let go of. What is not held under them any more is left as it is.
         """
 
     def retire(self) -> None:

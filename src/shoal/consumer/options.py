@@ -21,6 +21,8 @@ class OnExpired(StrEnum):
     """Stand still and say so, like a failure of `strict`."""
     JUMP = "jump"
     """Go on at the first record that is kept. What was skipped is counted and logged."""
+    END = "end"
+    """Go on behind all that is there. What was skipped is counted and logged."""
 
 
 class OnStuck(StrEnum):
@@ -29,6 +31,15 @@ class OnStuck(StrEnum):
     REPORT = "report"
     RELEASE = "release"
     """Give its shard up: another consumer goes on from the last checkpoint."""
+
+
+class Lanes(StrEnum):
+    """Where the code of a worker's lanes runs."""
+
+    THREADS = "threads"
+    """In the worker's process: for code that waits, or that computes outside of Python."""
+    PROCESSES = "processes"
+    """In processes of their own: for code that computes in Python."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +68,14 @@ class WorkerOptions:
     """Call `process` with an empty batch when there was nothing for so long."""
     parallelism: int = 1
     """Lanes of a shard, by key: each has a processor of its own."""
+    lanes: Lanes = Lanes.THREADS
+    """Where processors run. In processes, they must be importable by name."""
+    lane_processes: int | None = None
+    """At most, for all shards together. None: as many as there are lanes of one shard."""
+    lag_interval: float | None = 10.0
+    """How often it is looked how far behind the worker is, in the background. None: never."""
+    log_interval: float | None = 60.0
+    """How often a line with its figures is logged, at INFO. None: never."""
     failure: FailureRules | None = None
     """None: as the group says, with the usual figures."""
     outages: tuple[type[BaseException], ...] = (ConnectionError, TimeoutError)
@@ -79,16 +98,24 @@ class WorkerOptions:
                 raise InvalidInput(name, value, "a whole number from 1 on")
         for name in ("persist_interval", "stop_timeout"):
             self._check_duration(name, getattr(self, name))
-        for name in ("heartbeat_interval", "process_timeout", "call_when_idle"):
+        for name in (
+            "heartbeat_interval",
+            "process_timeout",
+            "call_when_idle",
+            "lag_interval",
+            "log_interval",
+        ):
             if getattr(self, name) is not None:
                 self._check_duration(name, getattr(self, name))
+        self._check_truths()
         if not is_whole(self.parallelism) or not 1 <= self.parallelism <= LANES_MAX:
             raise InvalidInput("parallelism", self.parallelism, f"from 1 to {LANES_MAX} lanes")
-        for name, kind in (("on_stuck", OnStuck), ("on_expired", OnExpired)):
+        for name, kind in (("on_stuck", OnStuck), ("on_expired", OnExpired), ("lanes", Lanes)):
             try:
                 object.__setattr__(self, name, kind(getattr(self, name)))
             except ValueError as error:
                 raise InvalidInput(name, getattr(self, name), f"one of {', '.join(kind)}") from error
+        self._check_processes(self.lane_processes)
         if self.failure is not None and not isinstance(self.failure, FailureRules):
             raise InvalidInput("failure", self.failure, "FailureRules(policy=…)")
         kinds: object = self.outages
@@ -98,6 +125,19 @@ class WorkerOptions:
             raise InvalidInput("outages", self.outages, "a tuple of exception classes")
         if self.until not in (None, "now"):
             raise InvalidInput("until", self.until, "'now', or None to go on for ever")
+
+    def _check_truths(self) -> None:
+        for name in ("create_group", "in_order"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidInput(name, getattr(self, name), "True or False")
+
+    def _check_processes(self, count: object) -> None:
+        if count is None:
+            return
+        if not is_whole(count) or not 1 <= count <= LANES_MAX:
+            raise InvalidInput("lane_processes", count, f"from 1 to {LANES_MAX} processes, or None")
+        if self.lanes is Lanes.THREADS:
+            raise InvalidInput("lane_processes", count, "it is for lanes='processes'")
 
     @staticmethod
     def _check_duration(name: str, value: float) -> None:

@@ -7,6 +7,7 @@ passed over: the group's policy says what happens, see docs/workers.md.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -55,9 +56,28 @@ class FunctionProcessor(Processor):
         return self._function(batch, checkpointer)
 
 
+class FunctionFactory:
+    """Makes processors of a function. It goes to another process by the name of what it is, or is made of."""
+
+    def __init__(self, function: ProcessFunction) -> None:
+        self._function = function
+        self.__module__ = function.__module__
+        self.__qualname__ = getattr(function, "__qualname__", "")
+        self.__doc__ = function.__doc__
+
+    def __call__(self) -> Processor:
+        return FunctionProcessor(self._function)
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        # Decorated, it stands where the function is looked for, which then cannot be found by its name.
+        if _at(self.__module__, self.__qualname__) is self:
+            return self.__qualname__
+        return FunctionFactory, (self._function,)
+
+
 def processor(function: ProcessFunction) -> Factory:
     """Decorate a function `(batch, checkpointer)` to make it a processor."""
-    return lambda: FunctionProcessor(function)
+    return FunctionFactory(function)
 
 
 def factory_of(given: object) -> Factory:
@@ -79,17 +99,28 @@ def factory_of(given: object) -> Factory:
             given,
             f"it takes {wanted} arguments; a function takes (batch, checkpointer), a class or factory none",
         )
-    return _checked(given)
+    return CheckedFactory(given)
 
 
-def _checked(make: Callable[[], object]) -> Factory:
-    def checked() -> Processor:
-        made = make()
+class CheckedFactory:
+    """Makes what the user's factory makes, if that is a processor."""
+
+    def __init__(self, make: Callable[[], object]) -> None:
+        self._make = make
+
+    def __call__(self) -> Processor:
+        made = self._make()
         if not all(callable(getattr(made, name, None)) for name in ("initialize", "process", "shutdown")):
             raise InvalidInput("processor", made, "it has no initialize, process and shutdown")
         return made  # type: ignore[return-value]  # it need not inherit, only be one
 
-    return checked
+
+def _at(module: str | None, name: str) -> object:
+    """What is to be found in a module under a dotted name."""
+    found: object = sys.modules.get(module or "")
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def _parameters(given: Callable[..., object]) -> int:

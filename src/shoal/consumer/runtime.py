@@ -13,28 +13,29 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from functools import partial
-from typing import Final, assert_never
+from typing import Final, Protocol, assert_never
 
 from shoal.complaints import Complaints
 from shoal.consumer.aside import Aside
 from shoal.consumer.deciding import Deciding, Event, Job
 from shoal.consumer.fetching import DueMs, Fetcher, Found
-from shoal.consumer.held import Came, Held
+from shoal.consumer.held import Held, Hosting
 from shoal.consumer.membership import Membership, boot_ms
 from shoal.consumer.options import OnExpired, OnStuck, WorkerOptions
-from shoal.consumer.processor import Factory
 from shoal.consumer.statistics import WorkerStats
 from shoal.consumer.threads import Threads
+from shoal.consumer.user_code import Came
 from shoal.core import orders
 from shoal.core.budget import Budget
 from shoal.core.crew import Crew, CrewRules
 from shoal.core.delivery import Tenure
 from shoal.core.describing import Block
-from shoal.core.errors import HubClosed, ShoalError
+from shoal.core.draining import Drained
+from shoal.core.errors import HubClosed, OffsetExpired, ShoalError
 from shoal.core.holding import Lease
-from shoal.core.model import Shard, ShardId
+from shoal.core.model import Shard, ShardId, StreamName
 from shoal.core.orders import Order, What
 from shoal.core.retry import FailureRules
 from shoal.core.tasks import Failure, Fetch, Process, SetAside, Task
@@ -42,8 +43,8 @@ from shoal.ports import HubService
 from shoal.wire.batch import Batch
 
 ShardListener = Callable[[str, int, int], None]
-"""Is told `(what, shard, epoch)`: opened, closed, ended, lost, gone."""
-Drained = Callable[[Collection[ShardId]], bool]
+"""Is told `(what, shard, epoch)`: opened; moved, stopped, ended or lost; gone: lost code has returned."""
+AskIfDrained = Callable[[Collection[ShardId]], Drained]
 """Whether all that was to be consumed has been; given the shards that are done with here."""
 
 _log: Final = logging.getLogger("shoal.worker")
@@ -54,6 +55,16 @@ _THREADS_MAX: Final = 1024
 """Of user code. One that blocks keeps its thread; the others must not run out of them."""
 
 
+class Poller(Protocol):
+    """User code that comes for its records, instead of being called with them."""
+
+    def why_gone(self) -> BaseException | None:
+        """Why it will not come any more; None: it will."""
+
+    def could_not_read(self, stream: StreamName, shard: ShardId, error: ShoalError) -> None:
+        """A read failed. It is tried again."""
+
+
 class Runtime:
     """One member's. Writer of all fields: whoever decides; of the crew and its tenures, under `_lock`."""
 
@@ -61,7 +72,7 @@ class Runtime:
         self,
         service: HubService,
         member: Membership,
-        factory: Factory,
+        hosting: Hosting,
         options: WorkerOptions,
         rules: FailureRules,
         *,
@@ -71,22 +82,25 @@ class Runtime:
         aside: Aside | None = None,
         due_ms: DueMs | None = None,
         targets: Mapping[ShardId, int] | None = None,
-        drained: Drained | None = None,
+        drained: AskIfDrained | None = None,
         over: Callable[[], None] = lambda: None,
+        poller: Poller | None = None,
     ) -> None:
         """`aside`: where records are set aside. `targets`: where each shard is to stop; others at once.
 
-        `drained`: it stops when this says so. `over` is called when it has ended.
+        `drained`: it stops when this says so. `over` is called when it has ended. `poller`: who comes for
+        what is to be processed.
         """
         self.error: BaseException | None = None
         """Why it stopped by itself."""
         self.is_over = threading.Event()
-        self._service, self._member, self._factory, self._options = service, member, factory, options
+        self._service, self._member, self._hosting, self._options = service, member, hosting, options
         self.stats = stats
         self._listener = listener
         self._complaints = Complaints(_log)
         self._aside = aside
         self._drained, self._over = drained, over
+        self._poller = poller
         self._lock = threading.RLock()
         stream = service.describe_stream(member.stream)
         self._shards: Sequence[Shard] = stream.shards
@@ -113,7 +127,8 @@ class Runtime:
             due_ms=due_ms,
         )
         self._errands = Threads("shoal-errand", _ERRANDS, self._failed)
-        self._crew = Crew(_crew_rules(options, rules, targets), boot_ms())
+        crew_rules = _crew_rules(options, rules, targets, is_on_demand=poller is not None)
+        self._crew = Crew(crew_rules, boot_ms())
         self._hands: dict[Tenure, Held] = {}
         """Processors and records of all tenures that have not ended."""
         self._thread = threading.Thread(target=self._run, name=f"shoal-worker-{member.name}", daemon=False)
@@ -133,6 +148,10 @@ class Runtime:
         self._thread.start()
         self.leases_changed()
 
+    def look(self) -> None:
+        """Decide here and now on what is held."""
+        self._deciding.take_turn()
+
     def leases_changed(self) -> None:
         """The membership holds something else now: the next turn sees it."""
         self._deciding.post(lambda: None)
@@ -143,7 +162,7 @@ class Runtime:
 
     @property
     def is_in_user_code(self) -> bool:
-        """Whether this is called by a processor of its own, which must not wait for itself."""
+        """Whether this is called by a processor or listener of its own, which must not wait for itself."""
         return getattr(self._in_user_code, "is_so", False)
 
     # --- The thread by the clock. --------------------------------------------------------------------
@@ -187,10 +206,17 @@ class Runtime:
         if self._crew.wants_lineage(leases, self._shards):
             self._see_shards()
         with self._lock:
+            self._look_for_bereft()
             wanted = self._crew.advance(boot_ms(), leases, self._shards)
             rest_ms = 0 if self._crew.is_finished else self._crew.rest_ms(boot_ms())
         self._carry_out(wanted)
         return rest_ms
+
+    def _look_for_bereft(self) -> None:
+        """Lanes without a processor, with records that it did not save, and no task that would find out."""
+        for tenure, held in self._hands.items():
+            for lane in held.bereft:
+                self._crew.bereft(tenure, lane)
 
     def _look_around(self) -> None:
         """What ends a worker from outside."""
@@ -200,6 +226,9 @@ class Runtime:
             self._fail(self._member.error)
         elif self._member.has_left:
             self._fail(HubClosed())
+        elif self._poller is not None:
+            if (why := self._poller.why_gone()) is not None:
+                self._fail(why)
         elif not threading.main_thread().is_alive():
             _log.info("%s: the program ends; handing over", self._member.name)
             self._begin_stop(None)
@@ -216,9 +245,7 @@ class Runtime:
                 self._is_changed = True
             match order:
                 case orders.Open(tenure=tenure):
-                    self._hands[tenure] = Held(
-                        tenure, self._member, self._factory, self._lock, self._options.outages
-                    )
+                    self._hands[tenure] = Held(tenure, self._member, self._hosting, self._lock, self.stats)
                 case orders.Asked(tenure=tenure):
                     held = self._hands[tenure]
                     held.asked_ns = held.asked_ns or time.perf_counter_ns()
@@ -274,23 +301,42 @@ class Runtime:
                     offset,
                 )
             case orders.ReadFailed(error=error):
-                self.stats.fetch_errors += 1
+                self.stats.fetch_failed(error)
+                if self._poller is not None:
+                    self._poller.could_not_read(self._member.stream, shard, error)
                 self._complaints.warn(
                     ("reads", shard, type(error)), "%s reads shard %s: %s", name, shard, error
                 )
 
     # --- User code. ----------------------------------------------------------------------------------
 
+    def stir(self, shard: ShardId) -> None:
+        """User code has said something about a shard: look at it anew."""
+        self._deciding.call(partial(self._touch, shard))
+
+    def _touch(self, shard: ShardId) -> None:
+        tenure = self._crew.held.get(shard)
+        if tenure is not None:
+            self._touched[tenure] = None
+
     def _begin(self, held: Held, task: Task) -> None:
+        if held.begin(task, partial(self._ended, held, task)):
+            return
         if self._executor is not None:
             try:
-                self._executor.submit(lambda: self._deciding.bring(self._perform(held, task)))
+                future = self._executor.submit(lambda: self._deciding.bring(self._perform(held, task)))
             except RuntimeError:
                 # It was shut down, at the latest by the end of the main thread. What has begun is finished.
                 _log.debug("%s: the executor takes nothing more", self._member.name)
             else:
+                future.add_done_callback(partial(self._see_if_cancelled, held, task))
                 return
         self._jobs.append(partial(self._perform, held, task))
+
+    def _see_if_cancelled(self, held: Held, task: Task, future: Future[None]) -> None:
+        """What an executor that is shut down will never begin is begun anew, then without it."""
+        if future.cancelled():
+            self._deciding.post(partial(self._came, held, task, Came(took_ns=0, is_postponed=True)))
 
     def _perform(self, held: Held, task: Task) -> Event:
         """In a thread for user code."""
@@ -298,6 +344,11 @@ class Runtime:
         came = held.run(task)
         self._in_user_code.is_so = False
         return partial(self._came, held, task, came)
+
+    def _ended(self, held: Held, task: Task, came: Came) -> None:
+        """In any thread: a task ended that was taken over. Who polls goes on with what follows at once."""
+        event = partial(self._came, held, task, came)
+        self._deciding.bring(event) if came.may_decide else self._deciding.call(event)
 
     def _failed(self, error: BaseException) -> None:
         """In any thread: what should not happen, and must not go unnoticed."""
@@ -324,8 +375,10 @@ class Runtime:
         self._touched[tenure] = None
         with self._lock:
             if came.is_postponed:
+                self.stats.put_off(held.done_of(task))
                 self._crew.postponed(tenure, task, boot_ms(), self._late_ms(tenure))
-                self.stats.postponed += 1
+            elif came.is_bereft:
+                self._crew.bereft(tenure, task.lane)
             elif came.failure is None:
                 if isinstance(task, Process):
                     self.stats.processed(len(task.piece.offsets), came.took_ns)
@@ -333,6 +386,7 @@ class Runtime:
                     self.stats.set_aside(is_dead=came.is_dead)
                 self._crew.returned(tenure, task, came.back_to)
             else:
+                self.stats.raised(held.done_of(task), came.took_ns if isinstance(task, Process) else 0)
                 self._report_failure(held, task, came.failure, came.error)
                 wanted = self._crew.raised(tenure, task, came.failure, boot_ms(), random.random())
         self._carry_out(wanted)
@@ -343,7 +397,6 @@ class Runtime:
         return 0 if lease is None else max(0, boot_ms() - lease.deadline_ms)
 
     def _report_failure(self, held: Held, task: Task, failure: Failure, error: BaseException | None) -> None:
-        self.stats.failures += 1
         shard, what = held.tenure.shard, type(task).__name__.lower()
         is_ours = isinstance(error, ShoalError) and error.retriable
         self._complaints.warn(
@@ -359,10 +412,13 @@ class Runtime:
 
     def _tell(self, what: str, tenure: Tenure) -> None:
         if self._listener is not None:
+            self._in_user_code.is_so = True
             try:
                 self._listener(what, tenure.shard, tenure.epoch)
-            except Exception:  # noqa: BLE001 - around user code
+            except BaseException:  # noqa: BLE001 - around user code
                 _log.exception("the listener of %s raised", self._member.name)
+            finally:
+                self._in_user_code.is_so = False
 
     # --- Records. ------------------------------------------------------------------------------------
 
@@ -376,7 +432,11 @@ class Runtime:
         if not self._member.may_act(tenure.shard, tenure.epoch):
             # The store is away, and the membership asks for it: not every shard has to.
             return partial(self._not_read, tenure)
-        return partial(self._found, tenure, wanted, self._fetcher.read(tenure, wanted, bytes_max))
+        found = self._fetcher.read(tenure, wanted, bytes_max)
+        end = None
+        if isinstance(found, OffsetExpired) and self._options.on_expired is OnExpired.END:
+            end = self._fetcher.end_of(tenure.shard)
+        return partial(self._found, tenure, wanted, found, end)
 
     def _not_read(self, tenure: Tenure) -> None:
         self._touched[tenure] = None
@@ -385,14 +445,14 @@ class Runtime:
         with self._lock:
             self._crew.not_read(tenure, boot_ms())
 
-    def _found(self, tenure: Tenure, wanted: Fetch, found: Found | ShoalError) -> None:
+    def _found(self, tenure: Tenure, wanted: Fetch, found: Found | ShoalError, end: int | None) -> None:
         follows: list[Order] = []
         self._touched[tenure] = None
         self._reading -= 1
         self._begin_reads()
         with self._lock:
             if isinstance(found, ShoalError):
-                follows = self._crew.not_found(tenure, wanted, found, boot_ms())
+                follows = self._crew.not_found(tenure, wanted, found, boot_ms(), end)
             else:
                 if found.is_tail and (held := self._hands.get(tenure)) is not None:
                     held.nothing = found.batch.after()
@@ -408,22 +468,21 @@ class Runtime:
         self._carry_out(follows)
 
     def _moved(self, shard: ShardId) -> None:
-        tenure = self._crew.held.get(shard)
+        tenure = self._crew.moved(shard)
         if tenure is not None:
             self._touched[tenure] = None
-            tenure.moved()
 
     # --- Errands to the hub, in threads of their own. ------------------------------------------------
 
     def _let_go(self, due: Sequence[tuple[Tenure, int]]) -> None:
         """What is not answered, the membership says again with its heartbeats."""
         try:
-            mine: dict[int, int | None] = {
-                tenure.shard: at for tenure, at in due if self._hands[tenure].is_mine
-            }
-            if mine:
-                self._member.release(mine)
+            self._member.release(
+                {tenure.shard: at for tenure, at in due},
+                epochs={tenure.shard: tenure.epoch for tenure, _ in due},
+            )
         except ShoalError as error:
+            self.stats.refused(error)
             shards = [tenure.shard for tenure, _ in due]
             _log.warning("%s releases %s: %s", self._member.name, shards, error)
         self._deciding.post(partial(self._let_go_of, [tenure for tenure, _ in due]))
@@ -432,11 +491,11 @@ class Runtime:
         for tenure in gone:
             # Here and now: a little later it may be the shard's next tenure that is told to wait no more.
             self._fetcher.forget(tenure.shard)
-            held = self._hands[tenure]
-            if held.asked_ns is not None:
+            held = self._hands.get(tenure)  # None: it was given up, and its user code has come back since.
+            if held is not None and held.asked_ns is not None:
                 self.stats.handed_over(time.perf_counter_ns() - held.asked_ns)
             if not tenure.is_given_up:  # Its user code comes back later, if at all.
-                del self._hands[tenure]
+                self._hands.pop(tenure, None)
         self._is_changed = True
         with self._lock:
             self._crew.let_go_of(gone)
@@ -454,17 +513,17 @@ class Runtime:
     def _ask_if_drained(self, here: Sequence[ShardId]) -> None:
         """Others wait for what is saved here, as this one does for theirs."""
         assert self._drained is not None
-        is_drained = False
+        drained = Drained.NOT_YET
         self._persist_all()
         try:
-            is_drained = self._drained(here)
+            drained = self._drained(here)
         except ShoalError as error:
             self._complaints.warn("drained", "%s asks whether all is drained: %s", self._member.name, error)
-        self._deciding.post(partial(self._heard_if_drained, is_drained))
+        self._deciding.post(partial(self._heard_if_drained, drained))
 
-    def _heard_if_drained(self, is_drained: bool) -> None:
+    def _heard_if_drained(self, drained: Drained) -> None:
         with self._lock:
-            wanted = self._crew.heard_if_drained(is_drained, boot_ms())
+            wanted = self._crew.heard_if_drained(drained, boot_ms())
         self._carry_out(wanted)
 
     def _show_block(self, shard: ShardId, block: Block | None) -> None:
@@ -483,8 +542,9 @@ class Runtime:
     # --- The end. ------------------------------------------------------------------------------------
 
     def _fail(self, error: BaseException) -> None:
+        """Who polls is not waited for: it hears of it when it comes, if it ever does."""
         self.error = self.error or error
-        self._begin_stop(None)
+        self._begin_stop(None if self._poller is None else 0)
 
     def _begin_stop(self, timeout_ms: int | None) -> None:
         with self._lock:
@@ -506,7 +566,11 @@ class Runtime:
 
 
 def _crew_rules(
-    options: WorkerOptions, rules: FailureRules, targets: Mapping[ShardId, int] | None
+    options: WorkerOptions,
+    rules: FailureRules,
+    targets: Mapping[ShardId, int] | None,
+    *,
+    is_on_demand: bool,
 ) -> CrewRules:
     def in_ms(seconds: float | None) -> int | None:
         return None if seconds is None else max(1, round(seconds * 1000))
@@ -515,11 +579,12 @@ def _crew_rules(
         failure=rules,
         budget=Budget(total=options.ahead_bytes, at_once=options.fetch_bytes),
         lanes=options.parallelism,
+        is_on_demand=is_on_demand,
         persist_interval_ms=max(1, round(options.persist_interval * 1000)),
         stop_timeout_ms=round(options.stop_timeout * 1000),
         process_timeout_ms=in_ms(options.process_timeout),
         is_stuck_released=options.on_stuck is OnStuck.RELEASE,
-        is_expired_skipped=options.on_expired is OnExpired.JUMP,
+        is_expired_skipped=options.on_expired is not OnExpired.STOP,
         idle_ms=in_ms(options.call_when_idle),
         limits=targets,
     )

@@ -268,7 +268,7 @@ class SharedConsumer:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise ConsumerClosed(self.name)
+            raise ConsumerClosed("close() was called")
 
     def _settle(
         self,

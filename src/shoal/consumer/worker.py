@@ -7,30 +7,32 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import signal
-import socket
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
 from types import FrameType, TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from shoal.consumer.aside import Aside
-from shoal.consumer.membership import Listener, Membership, boot_ms
-from shoal.consumer.options import WorkerOptions
-from shoal.consumer.processor import factory_of
+from shoal.consumer.figures import Lag, WorkerFigures, shard_lag
+from shoal.consumer.held import Hosting, InThreads
+from shoal.consumer.joining import HubCalls, as_retry, own_name, see_group
+from shoal.consumer.lane_pool import LanePool
+from shoal.consumer.membership import Membership, boot_ms
+from shoal.consumer.options import Lanes, WorkerOptions
+from shoal.consumer.processor import Factory, factory_of
 from shoal.consumer.runtime import Runtime, ShardListener
-from shoal.consumer.statistics import WorkerStats
+from shoal.consumer.statistics import COUNTERS, WorkerStats
+from shoal.consumer.watching import Watch
 from shoal.core.aside import due_ms
 from shoal.core.checking import is_number
-from shoal.core.draining import is_drained
-from shoal.core.errors import GroupExists, InvalidInput, UnknownGroup
-from shoal.core.group import GroupSettings
+from shoal.core.draining import Drained, drained
+from shoal.core.errors import InvalidInput
+from shoal.core.group import Coordination, GroupSettings
 from shoal.core.limits import DURATION_S_MAX
 from shoal.core.model import ShardId, StreamName
 from shoal.core.names import checked_name, stream_name
@@ -38,35 +40,6 @@ from shoal.core.retry import FailureRules, Policy
 from shoal.ports import HubService
 
 _log: Final = logging.getLogger("shoal.worker")
-
-
-class HubCalls(Protocol):
-    """What a worker needs of a hub."""
-
-    @property
-    def service(self) -> HubService: ...
-    def create_group(
-        self,
-        stream: str,
-        group: str,
-        *,
-        in_order: bool = ...,
-        timeout: float = ...,
-        handover_timeout: float | None = ...,
-        coordination: str = ...,
-        strategy: str = ...,
-        start: str | datetime | Mapping[int, int] = ...,
-    ) -> object: ...
-    def append(self, stream: str, shard: int, records: Sequence[Any]) -> object: ...
-    def join_group(
-        self,
-        stream: str,
-        group: str,
-        consumer: str,
-        *,
-        heartbeat_interval: float | None = None,
-        listener: Listener | None = None,
-    ) -> Membership: ...
 
 
 class Worker:
@@ -83,31 +56,62 @@ class Worker:
         options: WorkerOptions | None = None,
         executor: Executor | None = None,
         listener: ShardListener | None = None,
+        hosting: Hosting | None = None,
         **changes: Any,
     ) -> None:
         """`processor`: a Processor class, a factory of one, or a function `(batch, checkpointer)`.
 
         `name`: this consumer's, unique in the group; without one it is made of host, process and chance.
         `changes` are fields of WorkerOptions. `executor` runs user code, instead of threads of the worker's
-        own. `listener` is told `(what, shard, epoch)`: opened, closed, ended, lost, gone.
+        own. `listener` is told `(what, shard, epoch)`: opened, moved, stopped, ended, lost, gone.
+        `hosting`: for those who run user code in a way of their own; then `processor` is not looked at.
         """
         self._stream = stream_name(stream)
         self.stream = str(self._stream)
         self.group = checked_name("group", group)
-        self.name = checked_name("consumer", name) if name is not None else _own_name()
+        self.name = checked_name("consumer", name) if name is not None else own_name()
+        if options is not None and not isinstance(options, WorkerOptions):
+            raise InvalidInput("options", options, "WorkerOptions(…), or its fields as keywords")
         try:
             self.options = replace(options or WorkerOptions(), **changes)
         except TypeError as error:
             raise InvalidInput("options", sorted(changes), f"{error}; see WorkerOptions") from error
         self._hub = hub
-        self._factory = factory_of(processor)
-        self._executor = executor
+        self._pool: LanePool | None = None
+        if hosting is None:
+            hosting = self._host(factory_of(processor))
+        self._hosting: Hosting = hosting
+        self._executor = _checked_executor(executor)
+        if listener is not None and not callable(listener):
+            raise InvalidInput("listener", listener, "a function (what, shard, epoch)")
         self._listener = listener
+        self._watch = Watch(
+            self.name,
+            lambda: hub.service.groups.describe(self._stream, self.group),
+            lambda: self.figures,
+            look_s=self.options.lag_interval,
+            log_s=self.options.log_interval,
+        )
         self._rules = FailureRules()
         self._runtimes: list[Runtime] = []
+        self._members: list[Membership] = []
+        """Of coordinated groups."""
         self._process: int | None = None
         """Where it was started; in a forked child it is not."""
+        self._is_begun = False
+        self._is_over = threading.Event()
+        """Nothing of it runs any more, but for user code that was given up."""
         self._lock = threading.Lock()
+
+    def _host(self, factory: Factory) -> Hosting:
+        """In threads of this process, or in processes of their own."""
+        options = self.options
+        if options.lanes is Lanes.THREADS:
+            return InThreads(factory, options.outages)
+        self._pool = LanePool(
+            factory, options.outages, options.lane_processes or options.parallelism, self.name
+        )
+        return self._pool
 
     # --- Life. ---------------------------------------------------------------------------------------
 
@@ -123,27 +127,32 @@ class Worker:
                 for runtime in self._runtimes:  # What has begun would go on without the rest.
                     runtime.stop(self.options.stop_timeout)
                 raise
+            finally:
+                self._is_begun = True
+                if any(runtime.is_over.is_set() for runtime in self._runtimes):
+                    self._end_others()  # It ended while the rest had not begun.
         return self
 
     def _start(self) -> None:
         options = self.options
         stream = self._hub.service.describe_stream(self._stream)
-        settings = self._see_group(str(self._stream), is_retry=False)
+        settings = see_group(self._hub, str(self._stream), self.group, options)
         self._rules = options.failure or FailureRules(policy=settings.policy)
         aside = None
         if self._rules.policy is Policy.BEST_TRIED:
             aside = Aside(self._hub, stream, self.group, self._rules)
-        drained = targets = None
+        ask = targets = None
         if options.until is not None:
             targets = {shard.id: shard.next_offset for shard in stream.shards}
-            drained = Drainer(self._hub.service, self._stream, self.group, targets).is_drained
-        self._begin(str(self._stream), aside=aside, targets=targets, drained=drained)
+            ask = Drainer(self._hub.service, self._stream, self.group, targets, self.name).drained
+        self._begin(str(self._stream), settings, aside=aside, targets=targets, drained=ask)
         if aside is not None and self._rules.max_attempts > 1:
             aside.see_retry()
-            self._see_group(str(aside.retry), is_retry=True)
-            self._begin(str(aside.retry), aside=aside, due_ms=self._due_ms)
+            settings = see_group(self._hub, str(aside.retry), self.group, as_retry(options))
+            self._begin(str(aside.retry), settings, aside=aside, due_ms=self._due_ms)
+        self._watch.start()
 
-    def _begin(self, stream: str, **how: Any) -> None:
+    def _begin(self, stream: str, settings: GroupSettings, **how: Any) -> None:
         """Join the group of one stream, and work for it."""
         begun: list[Runtime] = []
 
@@ -159,7 +168,7 @@ class Worker:
             runtime = Runtime(
                 self._hub.service,
                 member,
-                self._factory,
+                self._hosting,
                 options,
                 self._rules,
                 stats=WorkerStats(),
@@ -173,12 +182,19 @@ class Worker:
             raise
         begun.append(runtime)
         self._runtimes.append(runtime)
+        if settings.coordination is Coordination.COORDINATED:
+            self._members.append(member)
         runtime.start()
 
     def _end_others(self) -> None:
-        """One part that ended by itself ends the others."""
+        """One part that ended by itself ends the others. The last one ends what all of them shared."""
         for runtime in self._runtimes:
             runtime.stop(self.options.stop_timeout)
+        if self._is_begun and all(runtime.is_over.is_set() for runtime in self._runtimes):
+            self._watch.close()
+            if self._pool is not None:
+                self._pool.close()
+            self._is_over.set()
 
     def _due_ms(self, tier: int, set_aside_ms: int) -> int:
         wall_ms = time.time_ns() // 1_000_000
@@ -188,7 +204,7 @@ class Worker:
         """Finish what runs, hand everything over, leave. Raises what ended the worker by itself, if it did.
 
         After `timeout` seconds (`stop_timeout`) what still runs is given up: it can save nothing more. Called
-        by a processor, it only asks: what calls it is what would be waited for.
+        by a processor or the listener, it only asks: what calls it is what would be waited for.
         """
         if self._process != os.getpid():
             return  # It was never started here.
@@ -205,11 +221,7 @@ class Worker:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it has ended; False after the timeout."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        return all(
-            runtime.is_over.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
-            for runtime in self._runtimes
-        )
+        return not self._runtimes or self._is_over.wait(timeout)
 
     def run(self) -> None:
         """Work until SIGTERM, Ctrl-C or `stop()`, or until all is drained; then hand everything over."""
@@ -223,12 +235,58 @@ class Worker:
     @property
     def stats(self) -> WorkerStats:
         """What it has done so far, in figures."""
-        return WorkerStats.sum(runtime.stats for runtime in self._runtimes)
+        found = WorkerStats.sum(runtime.stats for runtime in self._runtimes)
+        found.lane_deaths = 0 if self._pool is None else self._pool.deaths
+        return found
+
+    @property
+    def lag(self) -> Lag | None:
+        """What is still to come of the shards of the stream that it holds, as of the last look.
+
+        None: nobody has looked yet, or the store is away. What was declared done and is not yet saved counts.
+        """
+        seen = self._watch.seen
+        if seen is None or not self._runtimes:
+            return None
+        held = dict(self._runtimes[0].held)
+        shards = {
+            int(shard.id): shard_lag(shard, held[shard.id].checkpoint())
+            for shard in seen.shards
+            if shard.id in held
+        }
+        return Lag(shards=shards)
+
+    @property
+    def figures(self) -> WorkerFigures:
+        """All of it as one value: for logs, and for `shoal.metrics`."""
+        stats = self.stats
+        return WorkerFigures(
+            stream=self.stream,
+            group=self.group,
+            consumer=self.name,
+            counters={name: getattr(stats, name) for name in COUNTERS},
+            rate=stats.rate,
+            shards=self.shards,
+            lag=self.lag,
+        )
 
     @property
     def is_running(self) -> bool:
         """Whether it has been started and has not ended."""
-        return any(not runtime.is_over.is_set() for runtime in self._runtimes)
+        return bool(self._runtimes) and not self._is_over.is_set()
+
+    @property
+    def seats(self) -> list[tuple[int, str]]:
+        """What may be given up for it by who knows that its process is no more: (group, incarnation).
+
+        Nothing, if its lanes are processes: those may live a little longer, and go on until their deadline.
+        """
+        return [] if self._pool else [(member.group_id, member.incarnation) for member in self._members]
+
+    @property
+    def lane_pids(self) -> list[int]:
+        """The processes that its lanes run in, if they run in processes."""
+        return [] if self._pool is None else self._pool.pids
 
     @property
     def error(self) -> BaseException | None:
@@ -253,48 +311,33 @@ class Worker:
     def __repr__(self) -> str:
         return f"<Worker {self.name} of {self.group} on {self.stream}, {len(self.shards)} shards>"
 
-    # --- How. ----------------------------------------------------------------------------------------
-
-    def _see_group(self, stream: str, *, is_retry: bool) -> GroupSettings:
-        """Make the group if it is not there and the user did not forbid it; its settings."""
-        options = self.options
-        groups = self._hub.service.groups
-        try:
-            return groups.find(stream_name(stream), self.group).settings
-        except UnknownGroup:
-            if not options.create_group and not is_retry:
-                raise
-            with suppress(GroupExists):
-                self._hub.create_group(
-                    stream,
-                    self.group,
-                    in_order=options.in_order and not is_retry,
-                    timeout=options.timeout,
-                    handover_timeout=options.handover_timeout,
-                    coordination=options.coordination,
-                    strategy=options.strategy,
-                    start="earliest" if is_retry else options.start,
-                )
-        return groups.find(stream_name(stream), self.group).settings
-
 
 class Drainer:
     """Knows when all that was there at the start has been consumed, by this worker or by others."""
 
     def __init__(
-        self, service: HubService, stream: StreamName, group: str, targets: Mapping[ShardId, int]
+        self,
+        service: HubService,
+        stream: StreamName,
+        group: str,
+        targets: Mapping[ShardId, int],
+        consumer: str,
     ) -> None:
-        self._service, self._stream, self._group, self._targets = service, stream, group, targets
+        self._service, self._stream, self._group = service, stream, group
+        self._targets, self._consumer = targets, consumer
 
-    def is_drained(self, here: Collection[ShardId]) -> bool:
+    def drained(self, here: Collection[ShardId]) -> Drained:
         """Asks the hub about what others hold; `here` are the shards that are done with by who asks."""
         info = self._service.groups.describe(self._stream, self._group)
-        return is_drained(info, self._targets, here)
+        return drained(info, self._targets, here, self._consumer)
 
 
-def _own_name() -> str:
-    host = "".join(c if c.isalnum() or c in "-_." else "-" for c in socket.gethostname())[:60]
-    return f"{host or 'worker'}-{os.getpid()}-{secrets.token_hex(3)}"
+def _checked_executor(executor: Executor | None) -> Executor | None:
+    if executor is not None and not isinstance(executor, Executor):
+        raise InvalidInput("executor", executor, "one of concurrent.futures, such as a ThreadPoolExecutor")
+    if isinstance(executor, ProcessPoolExecutor):
+        raise InvalidInput("executor", executor, "its work must run in this process; see lanes='processes'")
+    return executor
 
 
 @contextmanager

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from shoal.core.model import StreamName, StreamSettings
 from shoal.core.retry import FailureRules
 
-_PREFIX = "shoal-"
+OURS: Final = "shoal-"
+"""How the names of our headers begin. They do not count against the limits of a record: one that was as large
+as it may be can be set aside too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +32,12 @@ class Origin:
     def headers(self) -> dict[str, bytes]:
         """As the record carries it."""
         return {
-            f"{_PREFIX}stream": self.stream.encode(),
-            f"{_PREFIX}shard": str(self.shard).encode(),
-            f"{_PREFIX}offset": str(self.offset).encode(),
-            f"{_PREFIX}timestamp": str(self.timestamp).encode(),
-            f"{_PREFIX}attempts": str(self.attempts).encode(),
-            f"{_PREFIX}error": self.error.encode(errors="replace"),
+            f"{OURS}stream": self.stream.encode(),
+            f"{OURS}shard": str(self.shard).encode(),
+            f"{OURS}offset": str(self.offset).encode(),
+            f"{OURS}timestamp": str(self.timestamp).encode(),
+            f"{OURS}attempts": str(self.attempts).encode(),
+            f"{OURS}error": self.error.encode(errors="replace"),
         }
 
 
@@ -42,12 +45,12 @@ def origin_of(headers: Mapping[str, bytes]) -> Origin | None:
     """What the headers say; None if the record was never set aside."""
     try:
         return Origin(
-            stream=headers[f"{_PREFIX}stream"].decode(),
-            shard=int(headers[f"{_PREFIX}shard"]),
-            offset=int(headers[f"{_PREFIX}offset"]),
-            timestamp=int(headers[f"{_PREFIX}timestamp"]),
-            attempts=int(headers[f"{_PREFIX}attempts"]),
-            error=headers[f"{_PREFIX}error"].decode(errors="replace"),
+            stream=headers[f"{OURS}stream"].decode(),
+            shard=int(headers[f"{OURS}shard"]),
+            offset=int(headers[f"{OURS}offset"]),
+            timestamp=int(headers[f"{OURS}timestamp"]),
+            attempts=int(headers[f"{OURS}attempts"]),
+            error=headers[f"{OURS}error"].decode(errors="replace"),
         )
     except (KeyError, ValueError):
         return None
@@ -55,7 +58,7 @@ def origin_of(headers: Mapping[str, bytes]) -> Origin | None:
 
 def own_headers(headers: Mapping[str, bytes]) -> dict[str, bytes]:
     """The record's own headers, without ours."""
-    return {name: value for name, value in headers.items() if not name.startswith(_PREFIX)}
+    return {name: value for name, value in headers.items() if not name.startswith(OURS)}
 
 
 def retry_stream(stream: StreamName, group: str) -> StreamName:

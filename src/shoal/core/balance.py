@@ -8,10 +8,11 @@ Invariant: an assignment gives every shard to exactly one living member; `checke
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from shoal.core.errors import StrategyRefused
+from shoal.core.errors import StrategyRefused, text_of
 from shoal.core.model import ShardId
 
 Members = Sequence[str]
@@ -25,9 +26,34 @@ def balanced(shards: Sequence[ShardId], members: Members, held: Mapping[ShardId,
     With n shards on m members, n % m of them hold one more than the others. Giving that one more to those
     who hold most already is what moves the fewest: any other choice takes a shard from one of them.
     """
-    if not members:
+    count = Counter(held[shard] for shard in shards if shard in held)
+    return _by_rank(shards, sorted(members, key=lambda member: (-count[member], member)), held)
+
+
+def spread(shards: Sequence[ShardId], members: Members, held: Mapping[ShardId, str]) -> Assignment:
+    """Counts within one, and the one more for the first of `members`, whoever holds most.
+
+    For groups of one name on several streams. Each stream puts its members in another order (`in_turn`), so
+    that nobody is the fuller one everywhere; `balanced` would leave it with whoever came first. That may move
+    one shard more when a member comes or goes.
+    """
+    return _by_rank(shards, members, held)
+
+
+def in_turn(members: Sequence[str], stream_id: int) -> list[str]:
+    """The members in an order of the stream's own: rotated, and evenly so over streams in a row.
+
+    By a multiple of the golden ratio: however regular the ids are, the places fall evenly into the circle.
+    """
+    start = (stream_id * _GOLDEN % _CIRCLE) * len(members) // _CIRCLE
+    return [*members[start:], *members[:start]]
+
+
+def _by_rank(shards: Sequence[ShardId], ranked: Members, held: Mapping[ShardId, str]) -> Assignment:
+    """The first of the members get one more than the others; all keep what they may."""
+    if not ranked:
         return {}
-    holdings: dict[str, list[ShardId]] = {member: [] for member in sorted(members)}
+    holdings: dict[str, list[ShardId]] = {member: [] for member in sorted(ranked)}
     free: list[ShardId] = []
     for shard in sorted(shards):
         owner = held.get(shard)
@@ -36,8 +62,7 @@ def balanced(shards: Sequence[ShardId], members: Members, held: Mapping[ShardId,
         else:
             free.append(shard)
     least, fuller = divmod(len(shards), len(holdings))
-    by_count = sorted(holdings, key=lambda member: (-len(holdings[member]), member))
-    quota = {member: least + (rank < fuller) for rank, member in enumerate(by_count)}
+    quota = {member: least + (rank < fuller) for rank, member in enumerate(ranked)}
     assignment: Assignment = {}
     for member, mine in holdings.items():
         # What is given up are the youngest shards: they have the least behind them.
@@ -80,7 +105,7 @@ def checked(strategy: str, answer: object, shards: Sequence[ShardId], members: M
     except StrategyRefused:
         raise
     except Exception as error:  # Around user code: the mapping, its keys and its values are the strategy's.
-        detail = f"its {type(answer).__name__} cannot be read: {type(error).__name__}: {error}"
+        detail = f"its {type(answer).__name__} cannot be read: {type(error).__name__}: {text_of(error)}"
         raise StrategyRefused(strategy, detail) from error
 
 
@@ -106,8 +131,13 @@ def _checked(
     return given
 
 
+_CIRCLE: Final = 1 << 32
+_GOLDEN: Final = 2_654_435_769
+"""Of the circle: 0.618…"""
+SPREAD: Final = "spread"
 STRATEGIES: Final[dict[str, Strategy]] = {
     "balanced": balanced,
+    SPREAD: spread,
     "range": ranges,
     "round_robin": round_robin,
 }

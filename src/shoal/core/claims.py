@@ -6,7 +6,7 @@ the docs is printed from the same table.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -150,6 +150,11 @@ def born(shard: Shard, checkpoint: int, *, is_bound: bool, ended: Collection[Sha
 def is_at_end(shard: Shard, checkpoint: int) -> bool:
     """Nothing is left in it for this group, and nothing will come."""
     return not shard.is_open and (shard.is_empty or checkpoint >= shard.next_offset)
+
+
+def unbound(claims: Iterable[Claim]) -> frozenset[ShardId]:
+    """Shards that wait for no ancestor, though their group is in order: they were there before it was."""
+    return frozenset(claim.shard for claim in claims if not claim.is_bound)
 
 
 def ended_shards(shards: Sequence[Shard], claims: Sequence[Claim]) -> set[ShardId]:

@@ -17,6 +17,7 @@ from typing import Final, assert_never
 from shoal.core.budget import Budget
 from shoal.core.delivery import Tenure
 from shoal.core.describing import Block
+from shoal.core.draining import Drained
 from shoal.core.errors import Fenced, NotOwner, OffsetExpired, ProcessorFailed, ShoalError
 from shoal.core.holding import Lease
 from shoal.core.lineage import ancestors
@@ -64,6 +65,8 @@ class CrewRules:
     failure: FailureRules
     budget: Budget
     lanes: int = 1
+    is_on_demand: bool = False
+    """User code comes for what it is to process; see Tenure."""
     persist_interval_ms: int = 60_000
     """How often what was declared done, and not persisted, reaches the hub."""
     stop_timeout_ms: int = 30_000
@@ -211,6 +214,7 @@ class Crew:
             self._rules.failure,
             lanes=self._rules.lanes,
             limit=None if limits is None else limits.get(shard, 0),
+            is_on_demand=self._rules.is_on_demand,
         )
         if self.is_stopping:
             tenure.ask(Reason.STOPPED)
@@ -280,6 +284,8 @@ class Crew:
 
         `is_tail`: there was nothing more at that time, and what comes will be told by `moved`.
         """
+        if tenure.is_of_no_use():
+            return
         if wanted.lane is not None:
             tenure.got_again(wanted.lane, pieces[wanted.lane], next_offset)
             return
@@ -287,12 +293,22 @@ class Crew:
             tenure.came_to_tail(now_ms)
         tenure.got(pieces, next_offset, is_end=is_end)
 
-    def not_found(self, tenure: Tenure, wanted: Fetch, error: ShoalError, now_ms: int) -> list[Order]:
-        """A read failed. The store may be away, or the lease moves: then it is simply tried again."""
+    def not_found(
+        self, tenure: Tenure, wanted: Fetch, error: ShoalError, now_ms: int, end: int | None = None
+    ) -> list[Order]:
+        """A read failed. The store may be away, or the lease moves: then it is simply tried again.
+
+        `end`: where to go on if it has expired, and the user wants to skip all that is there.
+        """
+        if tenure.is_of_no_use():
+            return []
         if isinstance(error, OffsetExpired) and self._rules.is_expired_skipped:
-            skipped = tenure.jump(error.first_offset, wanted.lane)
-            return [Skipped(tenure=tenure, records=skipped, offset=error.first_offset)]
-        tenure.fetch_failed(now_ms + _REFETCH_MS)
+            to = error.first_offset if end is None else end
+            skipped = tenure.jump(to, wanted.lane)
+            return [Skipped(tenure=tenure, records=skipped, offset=to)]
+        is_standing = isinstance(error, OffsetExpired)
+        failure = Failure(kind=type(error).__name__, text=str(error)) if is_standing else None
+        tenure.fetch_failed(now_ms + _REFETCH_MS, failure)
         if error.retriable or isinstance(error, NotOwner | Fenced | OffsetExpired):
             return [ReadFailed(tenure=tenure, error=error)]
         return [Fail(error=error), *self.stop(now_ms)]
@@ -301,10 +317,12 @@ class Crew:
         """There was no valid deadline to read under."""
         tenure.fetch_failed(now_ms + _REFETCH_MS)
 
-    def moved(self, shard: ShardId) -> None:
-        """There is something new in it."""
-        if shard in self.held:
-            self.held[shard].moved()
+    def moved(self, shard: ShardId) -> Tenure | None:
+        """There is something new in it; whose it is here."""
+        tenure = self.held.get(shard)
+        if tenure is not None:
+            tenure.moved()
+        return tenure
 
     # --- User code. ----------------------------------------------------------------------------------
 
@@ -314,6 +332,10 @@ class Crew:
         `late_ms`: for how long there has been none. The longer, the less often it is looked for.
         """
         tenure.postponed(task.lane, now_ms + max(_RENEWAL_MS, min(_RENEWAL_MS_MAX, late_ms // 4)))
+
+    def bereft(self, tenure: Tenure, lane: int) -> None:
+        """See Tenure."""
+        tenure.bereft(lane)
 
     def returned(self, tenure: Tenure, task: Task, back_to: int | None = None) -> None:
         """See Tenure."""
@@ -382,10 +404,16 @@ class Crew:
             self._letting.append(tenure)
         return [(tenure, tenure.give_up()) for tenure in late]
 
-    def heard_if_drained(self, is_drained: bool, now_ms: int) -> list[Order]:
-        """The answer to `AskIfDrained`."""
+    def heard_if_drained(self, drained: Drained, now_ms: int) -> list[Order]:
+        """The answer to `AskIfDrained`.
+
+        Who has not declared all of it done, and may do so at its end, is who others wait for: if it waited
+        for them, and they for it, nobody would ever stop.
+        """
         self._drained_at_ms = now_ms + _DRAINED_MS
-        return self.stop(now_ms) if is_drained and self.is_drained else []
+        is_waited_for = any(tenure.is_owing for tenure in self.held.values())
+        is_due = drained is Drained.ALL or (drained is Drained.NOT_BY_OTHERS and is_waited_for)
+        return self.stop(now_ms) if is_due and self.is_drained else []
 
     # --- The end. ------------------------------------------------------------------------------------
 
@@ -430,8 +458,10 @@ def _ending(tenure: Tenure, release: Release) -> What:
             return What.ENDED
         case Reason.LOST:  # With a checkpoint: given up, while user code still runs.
             return What.GONE if release.checkpoint is None else What.LOST
-        case Reason.MOVED | Reason.STOPPED:
-            return What.CLOSED
+        case Reason.MOVED:
+            return What.MOVED
+        case Reason.STOPPED:
+            return What.STOPPED
         case None:
             raise AssertionError("it is released for a reason")
         case _:

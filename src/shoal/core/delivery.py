@@ -52,8 +52,13 @@ class Tenure:
         *,
         lanes: int = 1,
         limit: int | None = None,
+        is_on_demand: bool = False,
     ) -> None:
-        """`checkpoint` may say what earlier owners' lanes have done beyond it. `limit`: where to stop."""
+        """`checkpoint` may say what earlier owners' lanes have done beyond it. `limit`: where to stop.
+
+        `is_on_demand`: what is to be processed waits until user code takes it, and the end of a closed shard
+        is for user code to declare: it may still hold on to what it was given.
+        """
         self.shard, self.epoch = shard, epoch
         self.phase = Phase.WAITING
         self.reason: Reason | None = None
@@ -67,6 +72,8 @@ class Tenure:
         """The checkpoint that the store has."""
         self.is_fetching = False
         self.fetch_due_ms: int | None = None
+        self._unread: Blocked | None = None
+        """Why what comes next cannot be read, if that does not pass by itself."""
         self.is_idle = False
         """There was nothing new, and nothing has been heard of since."""
         self.idle_ms = 0
@@ -78,10 +85,15 @@ class Tenure:
         self.shown: str | None = None
         """What people were last told that holds it up, and when."""
         self.shown_ms = 0
+        self.is_paused = False
+        """User code wants nothing of it for now."""
         self._has_moved = False
         """Something new was heard of since it was last looked for."""
+        self._is_astray = False
+        """User code has sought another place since the read that is under way began."""
         self._rules = rules
         self._limit = limit
+        self._is_on_demand = is_on_demand
         self._is_end_refused = False
         self._asked: Reason | None = None
         """Someone wants it, even if its end came first."""
@@ -95,11 +107,15 @@ class Tenure:
 
         What lanes have done beyond it goes with it, and need not be repeated.
         """
-        marks = tuple(
-            self.fetched if lane.owes_from is None else min(self.fetched, lane.owes_from)
-            for lane in self.lanes
-        )
-        ahead = (marks,) if len(marks) > 1 else ()
+        return self._checkpoint([self._mark(lane) for lane in self.lanes])
+
+    def _mark(self, lane: Lane) -> int:
+        # One that has begun anew may have lanes that have done more than was fetched again.
+        owed = lane.owes_from
+        return max(self.fetched, lane.done) if owed is None else owed
+
+    def _checkpoint(self, marks: Sequence[int]) -> Checkpoint:
+        ahead = (tuple(marks),) if len(marks) > 1 else ()
         return Checkpoint(min(marks), (*self.done_before, *ahead))
 
     @property
@@ -113,12 +129,14 @@ class Tenure:
         for lane in self.lanes:
             if lane.failure is not None:
                 return Blocked(failure=lane.failure, attempts=lane.attempts)
-        return None
+        return self._unread
 
     @property
     def wanted(self) -> Fetch | None:
         """What may be fetched next, as far as the shard itself is concerned."""
         if self.phase is not Phase.PROCESSING or self.is_fetching or self.fetch_due_ms is not None:
+            return None
+        if self.is_paused:
             return None
         for lane in self.lanes:
             if lane.missing is not None:
@@ -133,9 +151,20 @@ class Tenure:
         return self._limit is not None and self.fetched >= self._limit and not self._is_at_work()
 
     @property
+    def is_owing(self) -> bool:
+        """It has come to its limit, and user code has not declared all of it done: nobody else sees that."""
+        return self._limit is not None and self.is_drained and self.checkpoint < self._limit
+
+    @property
     def is_running(self) -> bool:
         """Whether a task of its own has not come back yet."""
         return any(lane.task is not None for lane in self.lanes)
+
+    @property
+    def position(self) -> int:
+        """The next offset that user code is given."""
+        (lane,) = self.lanes
+        return lane.position if lane.sought is not None else min(self.fetched, lane.position)
 
     def due_ms(self) -> int | None:
         """When something is to be tried again."""
@@ -164,7 +193,7 @@ class Tenure:
     def got(self, pieces: Sequence[Sequence[Piece]], next_offset: int, *, is_end: bool) -> None:
         """Records came, for each lane its pieces. What comes after a stop is of no use any more."""
         assert len(pieces) == len(self.lanes), f"{len(pieces)} lanes of {len(self.lanes)}"
-        self.is_fetching = False
+        self.is_fetching, self._unread = False, None
         if self.phase is not Phase.PROCESSING:
             return
         for lane, mine in zip(self.lanes, pieces, strict=True):
@@ -173,10 +202,20 @@ class Tenure:
         if is_end:
             self.end = next_offset
 
-    def fetch_failed(self, due_ms: int) -> None:
-        """Nothing came. It is tried again then."""
-        self.is_fetching = False
+    def is_of_no_use(self) -> bool:
+        """A read has ended: whether it began before user code sought another place, so that it is dropped."""
+        is_astray, self._is_astray = self._is_astray, False
+        if is_astray:
+            self.is_fetching = False
+        return is_astray
+
+    def fetch_failed(self, due_ms: int, failure: Failure | None = None) -> None:
+        """Nothing came. It is tried again then. `failure`: what holds the shard up until someone acts."""
+        self.is_fetching = self._is_astray = False
         self.fetch_due_ms = due_ms
+        if failure is not None:
+            attempts = 0 if self._unread is None else self._unread.attempts
+            self._unread = Blocked(failure=failure, attempts=attempts + 1)
 
     def jump(self, to: int, lane_number: int | None = None) -> int:
         """Retention was faster, and the user said to go on behind it: how many records were never seen.
@@ -198,7 +237,7 @@ class Tenure:
 
     def got_again(self, lane_number: int, pieces: Sequence[Piece], next_offset: int) -> None:
         """A part of what a lane wanted once more came; the next part goes behind it."""
-        self.is_fetching = False
+        self.is_fetching, self._unread = False, None
         lane = self.lanes[lane_number]
         if self.phase is not Phase.PROCESSING or lane.missing is None:
             return
@@ -206,7 +245,7 @@ class Tenure:
         before = []
         while lane.queue and lane.queue[0].first < until:
             before.append(lane.take())
-        lane.put_first([*before, *pieces])
+        lane.put_first([*before, *lane.without_set_aside(pieces)])
         lane.missing = (next_offset, until) if next_offset < until else None
 
     def returned(self, lane_number: int, back_to: int | None = None) -> None:
@@ -222,18 +261,23 @@ class Tenure:
                 lane.finished = piece.next if back_to is None else min(piece.next, back_to)
                 if back_to is not None:
                     lane.missing = (back_to, piece.next) if back_to < piece.next else None
+                    lane.set_aside = {offset for offset in lane.set_aside if offset < back_to}
+                lane.pass_set_aside()
             case ProcessNothing():
                 if back_to is not None and back_to < lane.handed:
                     lane.missing = (back_to, lane.handed)
+                    lane.set_aside = {offset for offset in lane.set_aside if offset < back_to}
             case SetAside(offset=offset):
                 lane.take()
                 lane.aside = None
+                lane.set_aside.add(offset)
                 # If all before it is declared done, it is too: it is durable elsewhere.
                 if lane.done >= lane.finished:
                     lane.done = max(lane.done, offset + 1)
                 lane.finished = offset + 1
             case ShutDown():
                 lane.is_shut = True
+        self._go(lane)
 
     def raised(self, lane_number: int, failure: Failure, now_ms: int, dice: float) -> list[Action]:
         """A task failed. What follows is the policy's to say; nothing is passed over."""
@@ -250,44 +294,117 @@ class Tenure:
                     return []  # The store knows that it is over.
                 self._is_end_refused = True
             case Process():
-                left = left_of(lane.queue[0], lane.said)
-                if left is None:
-                    # It failed after it had declared everything done: nothing is to be tried again.
-                    lane.finished = lane.take().next
-                    lane.attempts, lane.failure = 0, None
+                if not self._is_left(lane):
                     return self._stopped_by(failure)
-                lane.take()
-                lane.put_first([left])
                 if self._rules.policy is Policy.BEST_TRIED and self._is_narrowed(lane, failure):
                     return []
         self._hold(lane, failure, now_ms, dice)
         return self._stopped_by(failure)
 
     def postponed(self, lane_number: int, due_ms: int) -> None:
-        """The task was not begun, or not finished, for want of a valid deadline: it begins anew then."""
-        lane, _ = self._finish(lane_number)
+        """The task was not begun, or not finished, for want of a valid deadline: it begins anew then.
+
+        What it had declared done before does not come again.
+        """
+        lane, task = self._finish(lane_number)
         lane.due_ms = due_ms
+        if isinstance(task, Process):
+            self._is_left(lane)
+        self._go(lane)
+
+    def bereft(self, lane_number: int) -> None:
+        """The lane's processor is gone, and a task, if there is one, was not begun; another will follow.
+
+        What the lost one came back from and did not declare done, nobody holds on to any more: that comes
+        again, before anything else. Attempts and failures go on counting.
+        """
+        lane = self.lanes[lane_number]
+        task, lane.task = lane.task, None
+        if not lane.has_unsaved or self.phase is not Phase.PROCESSING:
+            return
+        if isinstance(task, Process):
+            until = lane.take().next
+        elif lane.queue or lane.missing is not None:
+            return  # The next task will say so again.
+        else:
+            until = lane.finished
+        lane.missing, lane.finished = (lane.done, until), lane.done
+
+    def take(self, task: Process, now_ms: int) -> bool:
+        """User code comes for what waits for it; False: it is not to be had any more."""
+        lane = self.lanes[task.lane]
+        if lane.task is not task or lane.is_taken:
+            return False
+        lane.is_taken, lane.began_ms = True, now_ms
+        lane.hand(task.piece)
+        return True
+
+    def seek(self, offset: int) -> None:
+        """User code wants to go on there, back or ahead; what it has in its hands, it finishes first.
+
+        What it declared done stays so: a checkpoint leads forward. Of a shard with one lane.
+        """
+        (lane,) = self.lanes
+        if self.reason is Reason.LOST or self.phase is Phase.STOP_COMPLETED:
+            raise LeaseLost(shard=self.shard, epoch=self.epoch)
+        if lane.is_waiting:
+            lane.task = None
+        lane.sought = offset
+        self._go(lane)
+
+    def _go(self, lane: Lane) -> None:
+        """Where user code wanted to go, as soon as nothing of it runs."""
+        if lane.sought is None or lane.task is not None:
+            return
+        lane.go_to(lane.sought)
+        lane.sought = None
+        self.fetched, self.end = lane.handed, None
+        self.fetch_due_ms, self.is_idle, self._unread = None, False, None
+        self._is_astray = self.is_fetching
+
+    def pause(self) -> None:
+        """User code wants nothing of it until `resume`. What waits for it goes back."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """It wants to go on."""
+        self.is_paused = False
 
     def save(self, lane_number: int, offset: int | None) -> int:
         """The user declares the lane's records below `offset` done (None: all that it came back from)."""
-        if self.reason is Reason.LOST or self.phase is Phase.STOP_COMPLETED:
-            raise LeaseLost(shard=self.shard, epoch=self.epoch)
         lane = self.lanes[lane_number]
         wanted = lane.finished if offset is None else offset
-        if wanted > lane.handed:
-            raise CheckpointMisuse(
-                "offset", wanted, f"shard {self.shard}: records were given only up to {lane.handed}"
-            )
+        self.check_save(lane_number, wanted)
         if wanted > lane.done:
             lane.streak = NO_STREAK  # Something went well: what fails next does not fail in a row.
         lane.done = max(lane.done, wanted)
         lane.said = max(lane.said, wanted)
+        lane.pass_set_aside()
         return lane.done
+
+    def check_save(self, lane_number: int, offset: int) -> None:
+        """Refuse what cannot be declared done."""
+        if self.reason is Reason.LOST or self.phase is Phase.STOP_COMPLETED:
+            raise LeaseLost(shard=self.shard, epoch=self.epoch)
+        lane = self.lanes[lane_number]
+        if offset > max(lane.handed, lane.sought or 0):  # Who leaps ahead may say that it is done with that.
+            raise CheckpointMisuse(
+                "offset", offset, f"shard {self.shard}: records were given only up to {lane.handed}"
+            )
 
     @property
     def unsaved(self) -> int | None:
-        """The checkpoint, if the store has not got it."""
-        checkpoint = self.checkpoint
+        """What is to be saved, if the store has not got it.
+
+        What user code has gone back to counts as done when it is done again: if the end of a shard were saved
+        before that, the shard would be over, and its children would begin.
+        """
+        checkpoint = self._checkpoint(
+            [
+                self._mark(lane) if (again := lane.again_from) is None else min(self._mark(lane), again)
+                for lane in self.lanes
+            ]
+        )
         is_known = checkpoint < self.persisted or is_same(checkpoint, self.persisted)
         return None if is_known else checkpoint
 
@@ -341,10 +458,12 @@ class Tenure:
             self.fetch_due_ms = None
         if self.phase is Phase.INITIALIZING and all(lane.is_ready for lane in self.lanes):
             self.phase = Phase.PROCESSING
-        if self.phase is Phase.PROCESSING and self.end is not None and not self._is_at_work():
+        if self.phase is Phase.PROCESSING and self.end is not None and self._is_through():
             self.phase, self.reason = Phase.STOPPING, Reason.ENDED
         actions: list[Action] = []
         for lane in self.lanes:
+            if lane.is_waiting and (self.is_paused or self.phase is not Phase.PROCESSING):
+                lane.task = None
             if lane.due_ms is not None and (lane.due_ms <= now_ms or self.reason is not None):
                 lane.due_ms = None  # Whether or not there is anything to do: nobody waits for a time gone by.
             if lane.task is None and lane.due_ms is None:
@@ -366,9 +485,9 @@ class Tenure:
             self._start(lane, ProcessNothing(lane=lane.number), now_ms)
         return [lane.task for lane in self.lanes if lane.task is not None]
 
-    @staticmethod
-    def _start(lane: Lane, task: Task, now_ms: int) -> None:
+    def _start(self, lane: Lane, task: Task, now_ms: int) -> None:
         lane.task, lane.began_ms, lane.is_told_stuck, lane.said = task, now_ms, False, 0
+        lane.is_taken = not (self._is_on_demand and isinstance(task, Process))
 
     def _finish(self, lane_number: int) -> tuple[Lane, Task]:
         """The lane runs nothing from here on; what it ran."""
@@ -384,15 +503,13 @@ class Tenure:
                 return Initialize(lane=lane.number)
             case Phase.PROCESSING if lane.aside is not None:
                 return lane.aside
-            case Phase.PROCESSING if lane.queue and lane.missing is None:
+            case Phase.PROCESSING if lane.queue and lane.missing is None and not self.is_paused:
                 piece = lane.queue[0]
                 if piece.due_ms > now_ms:
                     lane.due_ms = piece.due_ms
                     return None
-                if lane.done >= lane.handed:
-                    # Nothing of the lane lies before it: the checkpoint must not fall back to where it was.
-                    lane.done = max(lane.done, piece.first)
-                lane.handed = max(lane.handed, piece.next)
+                if not self._is_on_demand:
+                    lane.hand(piece)
                 return Process(lane=lane.number, piece=piece, attempt=lane.attempts + 1)
             case Phase.STOPPING if lane.is_ready and not lane.is_shut:
                 assert self.reason is not None
@@ -420,6 +537,11 @@ class Tenure:
         """The store knows that it was consumed to its end."""
         return self.end is not None and self.persisted >= self.end
 
+    def _is_through(self) -> bool:
+        """User code has come back from all of it, and has nothing left to declare that it must declare."""
+        is_owing = self._is_on_demand and any(lane.done < lane.handed for lane in self.lanes)
+        return not self._is_at_work() and not is_owing
+
     def _is_at_work(self) -> bool:
         return any(lane.queue or lane.missing or lane.task is not None for lane in self.lanes)
 
@@ -427,6 +549,18 @@ class Tenure:
 
     def _stopped_by(self, failure: Failure) -> list[Action]:
         return [StopWorker(failure=failure)] if self._rules.policy is Policy.STOP else []
+
+    @staticmethod
+    def _is_left(lane: Lane) -> bool:
+        """Of a piece that was not finished, only what was not declared done comes again, if there is such."""
+        piece = lane.take()
+        left = left_of(piece, lane.said)
+        if left is not None:
+            lane.put_first([left])
+            return True
+        lane.finished = piece.next
+        lane.attempts, lane.failure = 0, None
+        return False
 
     def _hold(self, lane: Lane, failure: Failure, now_ms: int, dice: float) -> None:
         """Try again later, in place."""
@@ -460,4 +594,5 @@ class Tenure:
             while lane.queue:
                 lane.take()
             lane.is_ready = lane.is_shut = False
+            lane.set_aside.clear()
             lane.handed = lane.done = lane.finished = max(lane.done, self.fetched)

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from typing import Final
 
-from shoal.core.group import Claim, Group, GroupSettings, MemberStatus, Note, ShardState
+from shoal.core.group import (
+    RULES,
+    Claim,
+    Coordination,
+    Group,
+    GroupSettings,
+    MemberStatus,
+    Note,
+    ShardState,
+)
 from shoal.core.lineage import ancestors
 from shoal.core.listening import PositionInfo
 from shoal.core.model import ShardId, StreamInfo
@@ -88,7 +98,11 @@ class GroupInfo:
     name: str
     state: str
     """`empty` without members, `moving` while a shard changes hands, otherwise `stable`; of a shared group,
-    `active` while records are in flight; of a broadcast group, `active` while it has positions."""
+    `active` while records are in flight; of a broadcast group, `active` while it has positions.
+
+    `elsewhere`, in a list of groups: a leased group whose rows are in a lease database that this hub was not
+    told of. It shows no members and no shards.
+    """
     version: int
     settings: GroupSettings
     members: tuple[MemberInfo, ...]
@@ -126,6 +140,24 @@ class GroupInfo:
     def live(self) -> int:
         """How many shards are not over."""
         return sum(shard.state is not ShardState.OVER for shard in self.shards)
+
+
+ELSEWHERE: Final = "elsewhere"
+
+
+def elsewhere(group: Group, stream: str) -> GroupInfo:
+    """A group of which only its settings can be seen from here."""
+    return GroupInfo(
+        stream=stream,
+        name=group.name,
+        state=ELSEWHERE,
+        version=group.version,
+        settings=group.settings,
+        members=(),
+        shards=(),
+        lag=0,
+        created_ms=group.created_ms,
+    )
 
 
 def described(
@@ -216,6 +248,18 @@ def _state(group: Group) -> str:
     return "moving" if any(claim.state in unsettled for claim in group.claims) else "stable"
 
 
+def _giver(group: Group) -> str:
+    """Who has to do something about a shard that nobody holds."""
+    settings = group.settings
+    if not any(member.status is MemberStatus.ACTIVE for member in group.members.values()):
+        return "a consumer to join"
+    if settings.rules != RULES:
+        return f"a process that knows version {settings.rules} of the rules"
+    if settings.coordination is Coordination.LEASED:
+        return "a consumer to take it"
+    return f"a process that knows strategy {settings.strategy!r}, or for that one to give a right answer"
+
+
 def _waiting_for(group: Group, claim: Claim, stream: StreamInfo, names: Mapping[str, str]) -> str:
     match claim.state:
         case ShardState.WAIT:
@@ -229,7 +273,7 @@ def _waiting_for(group: Group, claim: Claim, stream: StreamInfo, names: Mapping[
         case ShardState.NOT_ALLOC:
             if group.distrust_ms:
                 return "the time that the store may have forgotten to pass"
-            return "a consumer to join"
+            return _giver(group)
         case ShardState.TRANSFER:
             owner = names.get(claim.owner or "", claim.owner)
             return f"{owner} to let go of it" + (", its deadline is running out" if claim.lapse_ms else "")

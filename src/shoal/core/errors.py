@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from shoal.core.limits import TEXT_LENGTH_MAX
 from shoal.core.model import StreamInfo
 
 
@@ -75,6 +76,17 @@ class MissingDriver(ShoalError, ImportError):
             f"install it with: pip install 'shoal[{extra}]'"
         )
         self.scheme, self.package, self.extra = scheme, package, extra
+
+
+class MissingPackage(ShoalError, ImportError):
+    """A part of Shoal that needs a package which is not installed."""
+
+    def __init__(self, *, part: str, package: str, extra: str) -> None:
+        super().__init__(
+            f"{part} needs the package {package!r}, which is not installed; "
+            f"install it with: pip install 'shoal[{extra}]'"
+        )
+        self.part, self.package, self.extra = part, package, extra
 
 
 # --- What the caller named is not there, or is there already. ---------------------------------------
@@ -379,6 +391,59 @@ class CheckpointMisuse(InvalidInput):
     """A checkpointer used as it cannot be: past what was given, with nonsense, or in a forked child."""
 
 
+# --- Consumers that poll. ----------------------------------------------------------------------------
+
+
+class ConsumerBusy(ShoalError):
+    """Two threads, or two tasks, want the same consumer at once: each would get a part of the records."""
+
+    def __init__(self, *, consumer: str, doing: str) -> None:
+        super().__init__(
+            f"consumer={consumer!r}: another thread is in {doing}(); poll from one, or give each a "
+            "consumer of its own. wakeup() and close() may come from any"
+        )
+        self.consumer, self.doing = consumer, doing
+
+
+class ConsumerClosed(ShoalError):
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the consumer is closed: {why}; make a new one")
+        self.why = why
+
+
+class PollTooLate(ShoalError):
+    """Nobody polled for `max_poll_interval`: the shards were given up. The next poll joins again."""
+
+    def __init__(self, *, consumer: str, interval_s: float) -> None:
+        super().__init__(
+            f"consumer={consumer!r}: it was not polled for max_poll_interval={interval_s:g} s, and has given "
+            "its shards up; what was not committed comes again elsewhere. Poll again to join, with fewer "
+            "records at a time (max_poll_records), or with a longer interval"
+        )
+        self.consumer, self.interval_s = consumer, interval_s
+
+
+class WokenUp(ShoalError):
+    """`wakeup()` was called: the poll that waits, or else the next one, ends with this. Nothing is lost."""
+
+    def __init__(self) -> None:
+        super().__init__("the consumer was woken up; poll again, or close it")
+
+
+class DeserializationFailed(ShoalError):
+    """A deserializer raised on a record; `__cause__` is what. Seek past it to go on without it."""
+
+    def __init__(self, *, stream: str, shard: int, offset: int, what: str) -> None:
+        super().__init__(
+            f"offset={offset}: the {what} of this record of {stream!r}, shard {shard}, cannot be read; "
+            f"seek to {offset + 1} to leave it out"
+        )
+        self.stream, self.shard, self.offset, self.what = stream, shard, offset, what
+
+
+# --- Groups without owners. ---------------------------------------------------------------------------
+
+
 class WrongDelivery(InvalidInput):
     """The group hands its records out in another way than the caller takes them."""
 
@@ -388,7 +453,7 @@ class WrongDelivery(InvalidInput):
             "group",
             group,
             f"its delivery on stream {stream!r} is {delivery!r}; "
-            f"use shoal.{users.get(delivery, 'Worker')}, or another group",
+            f"use shoal.{users.get(delivery, 'Worker or Consumer')}, or another group",
         )
         self.stream, self.group, self.delivery = stream, group, delivery
 
@@ -435,12 +500,6 @@ class HeldByAnother(RecordsRefused):
     said = "are held by another consumer; settle only what receive() returned to this one"
 
 
-class ConsumerClosed(ShoalError):
-    def __init__(self, consumer: str) -> None:
-        super().__init__(f"consumer={consumer!r}: it is closed; make a new one")
-        self.consumer = consumer
-
-
 class TooManyPositions(ShoalError):
     def __init__(self, *, group: str, limit: int) -> None:
         super().__init__(
@@ -475,6 +534,7 @@ class StrategyRefused(ShoalError):
     """A strategy is not known, or its answer loses, doubles or invents a shard; nothing was changed."""
 
     def __init__(self, strategy: str, detail: str) -> None:
+        detail = plain(detail)  # Whatever the strategy made it say, a group's history can keep it.
         super().__init__(f"strategy={strategy!r}: {detail}")
         self.strategy, self.detail = strategy, detail
 
@@ -582,6 +642,20 @@ def leaves(root: type[ShoalError] = ShoalError) -> set[type[ShoalError]]:
     if not children:
         return {root}
     return set().union(*(leaves(child) for child in children))
+
+
+def text_of(error: BaseException) -> str:
+    """What an error of user code says, or that it cannot be shown: never raises."""
+    try:
+        return plain(str(error))
+    except Exception as worse:  # noqa: BLE001 - around user code: an error that cannot even be shown
+        return f"(its text raised {type(worse).__qualname__})"
+
+
+def plain(text: str) -> str:
+    """Text of others as every database can keep it: bounded, without zeros and halves of surrogate pairs."""
+    bounded = text if len(text) <= TEXT_LENGTH_MAX else f"{text[: TEXT_LENGTH_MAX - 3]}..."
+    return bounded.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _shown(value: object) -> str:

@@ -4,7 +4,8 @@ A reset may name a shard whose row was cleaned up after it and its children were
 again, and its children wait for it once more. Since a row that was made again by mistake is void, told by
 what its children know of it (see `succession`), the steps are in this order:
 
-0. ancestors that nobody has looked at yet get rows first: a child's alone would say that they were done;
+0. a row below that was made again by mistake is removed, and ancestors that nobody has looked at yet get
+   rows: a child's alone would say that they were done;
 1. children are told the `born` that the new row will have: as long as it is not there, this changes nothing;
 2. rows are made, children before parents: one that was cleaned up between a named shard and its living
    descendants comes back as over. Until the last of them is there nothing waits. So that nobody takes or
@@ -32,7 +33,7 @@ from shoal.core.group import GroupSettings, default_interval_ms
 from shoal.core.lease import Change, ChangeKind, InstanceRow, LeaseRow, created, rewound, without_owner
 from shoal.core.lineage import ancestors
 from shoal.core.model import Shard, ShardId
-from shoal.core.succession import with_heirs
+from shoal.core.succession import standing, with_heirs
 
 
 class Resetting:
@@ -73,6 +74,8 @@ class Resetting:
         self._shards = shards
         fresh = iter(numbers)
         by_shard = {row.shard: row for row in rows}
+        if mistakes := self._mistakes(by_shard):
+            return [Change(kind=ChangeKind.CLEAN, old=row, new=None) for row in mistakes]
         unborn = self._unborn(by_shard)
         if unborn:
             return [self._creation(shard, by_shard, next(fresh)) for shard in unborn]
@@ -91,8 +94,20 @@ class Resetting:
         elif change.kind is ChangeKind.REWIND:
             self._reset.add(row.shard)
         is_told = self._settings.in_order and row.shard not in self._positions
-        if is_told and row.checkpoint > 0:
+        if is_told and row.checkpoint > 0 and change.new is not None:
             self._read.add(row.shard)
+
+    def _mistakes(self, rows: Mapping[ShardId, LeaseRow]) -> list[LeaseRow]:
+        """Rows below what is named of which a child knows another. Whoever cleaned one up after the reset is
+        over would make void what was made above it. One that is named is told to its children instead."""
+        below = lineage_of(self._shards, self._positions) - self._positions.keys()
+        doubted = {
+            parent
+            for row in rows.values()
+            for parent, born in zip(row.parents, row.parents_born, strict=True)
+            if parent in rows and rows[parent].born != born
+        }
+        return [rows[shard] for shard in sorted(doubted & below)]
 
     def _unborn(self, rows: Mapping[ShardId, LeaseRow]) -> list[ShardId]:
         """Ancestors of what is named that nobody has looked at yet: the oldest of them first."""
@@ -143,7 +158,7 @@ class Resetting:
         return needed
 
     def _creations(self, rows: Mapping[ShardId, LeaseRow], born: Mapping[ShardId, int]) -> Iterator[Change]:
-        known = {**{shard: row.born for shard, row in rows.items()}, **born}
+        known = {**self._known(rows), **born}
         for shard in sorted(born, reverse=True):
             if shard not in rows:
                 about = self._shards[shard]
@@ -156,6 +171,15 @@ class Resetting:
                 holder = self._nobody.incarnation
                 held = replace(made, lease_owner=holder, consumer_owner=holder)
                 yield Change(kind=ChangeKind.CREATE, old=None, new=held)
+
+    def _known(self, rows: Mapping[ShardId, LeaseRow]) -> dict[ShardId, int]:
+        """`born` of the rows that a child waits for. An ancestor's may be void: made by one who thought for
+        so long that the shard was consumed and cleaned up meanwhile, and be it this reset. A child that knew
+        of it would make it count. Of the shards that are reset, those are void that miss what is made now.
+        """
+        family = lineage_of(self._shards, self._positions)
+        void = {row.shard for row in standing(list(rows.values()), self._shards).void}
+        return {shard: row.born for shard, row in rows.items() if shard in family or shard not in void}
 
     def _resets(
         self, rows: Mapping[ShardId, LeaseRow], needed: set[ShardId], numbers: Iterator[int]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from shoal.core.claims import unbound
 from shoal.core.group import Claim, Group, Member, MemberStatus, Note, ShardState
 from shoal.core.lease import Change, ChangeKind, InstanceRow, LeaseRow
 from shoal.core.model import Shard, ShardId
@@ -19,8 +20,9 @@ def as_group(
     shards: Sequence[Shard],
     starts: Mapping[ShardId, int],
 ) -> Group:
-    """The group with members and claims as its rows say."""
-    found = standing(rows, shards)
+    """The group with members and claims as its rows say. The claims that it comes with tell what is bound."""
+    free = unbound(group.claims)
+    found = standing(rows, shards, free)
     living = {row.incarnation for row in instances if not row.is_dead}
     claims = []
     for shard in shards:
@@ -31,7 +33,8 @@ def as_group(
         else:
             # Cleaned up after its end, or not made yet.
             is_done = shard.id in found.ended
-            waits = group.settings.in_order and any(parent not in found.ended for parent in shard.parents)
+            is_bound = group.settings.in_order and shard.id not in free
+            waits = is_bound and any(parent not in found.ended for parent in shard.parents)
             state = ShardState.OVER if is_done else ShardState.WAIT if waits else ShardState.NOT_ALLOC
             at = shard.next_offset if is_done else starts.get(shard.id, shard.first_offset)
             claims.append(Claim(shard=shard.id, state=state, checkpoint=at))
@@ -75,8 +78,12 @@ def _claim(row: LeaseRow, *, is_waiting: bool, is_orphaned: bool) -> Claim:
     )
 
 
-def noted(change: Change, consumer: str) -> Note | None:
-    """The line of history that a change makes, told by who made it; renewals and watches make none."""
+def noted(change: Change, consumer: str, names: Mapping[str, str] | None = None) -> Note | None:
+    """The line of history that a change makes, told by who made it; renewals and watches make none.
+
+    `names`: of incarnations, as far as they are known.
+    """
+    known = names or {}
     row = change.new or change.old
     if change.kind in _UNTOLD or row is None:
         return None
@@ -87,17 +94,29 @@ def noted(change: Change, consumer: str) -> Note | None:
     detail = ""
     whom = consumer
     if change.kind is ChangeKind.STEAL and old is not None:
-        whom, detail = _name(old.consumer_owner), f"to {_name(row.lease_owner)}"
+        whom, detail = _name(old.consumer_owner, known), f"to {_name(row.lease_owner, known)}"
     elif change.kind in {ChangeKind.FREEZE, ChangeKind.FORCE, ChangeKind.END, ChangeKind.RETURN} and old:
-        whom = _name(old.consumer_owner)
+        whom = _name(old.consumer_owner, known)
     return Note(
         kind=change.kind.value, consumer=whom or None, shard=row.shard, epoch=row.epoch or None, detail=detail
     )
 
 
-def _name(incarnation: str | None) -> str:
-    """The name within an incarnation, as memberships make them."""
-    return (incarnation or "").rpartition(".")[0]
+def known_names(
+    before: Mapping[str, str], rows: Sequence[LeaseRow], instances: Sequence[InstanceRow]
+) -> dict[str, str]:
+    """The names of incarnations: of those that are there, and of those that are gone and still own a row."""
+    owners = {row.consumer_owner for row in rows} | {row.lease_owner for row in rows}
+    return {
+        **{incarnation: name for incarnation, name in before.items() if incarnation in owners},
+        **{row.incarnation: row.name for row in instances},
+    }
+
+
+def _name(incarnation: str | None, names: Mapping[str, str]) -> str:
+    """The name of an incarnation, or as much of it as memberships put into one."""
+    found = names.get(incarnation or "")
+    return (incarnation or "").rpartition(".")[0] if found is None else found
 
 
 _UNTOLD: Final = frozenset(

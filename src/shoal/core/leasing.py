@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Final
 
 from shoal.core import renewing
 from shoal.core.errors import NameTaken, NotOwner, ShoalError, UnknownConsumer
@@ -94,6 +95,8 @@ class LeasedConsumer:
         self._interval_ms = interval_ms
         self._former: tuple[str, ...] = ()
         self._tried: Change | None = None
+        self._lost_joins = 0
+        """Tries to join of which no answer came."""
         self._is_back = False
         self._number = 0
         self._counted = 0
@@ -101,6 +104,7 @@ class LeasedConsumer:
         table forgets one, and it came again, whoever had seen it before would take it for standing still."""
         self._held: dict[ShardId, Held] = {}
         self._lettings: dict[ShardId, Letting] = {}
+        self._owing: set[ShardId] = set()
         self._marks: Marks = {}
         self._marked = 0
         """At which number the table had last been found to have forgotten, when the marks were made."""
@@ -118,6 +122,11 @@ class LeasedConsumer:
         """Held, and consumed to their end: there is nothing left to do but to let go."""
         return [held.lease for held in self._held.values() if held.row.is_over]
 
+    @property
+    def is_owing(self) -> bool:
+        """Whether a release got no answer: it is said again by the next look, or by whoever leaves."""
+        return bool(self._owing)
+
     def may_act(self, shard: ShardId, epoch: int, now_ms: int) -> bool:
         """Whether a batch of this shard may be handed to user code now."""
         return renewing.may_act(self._held.get(shard), epoch, now_ms)
@@ -134,8 +143,11 @@ class LeasedConsumer:
         """Put this incarnation in its name's place. Refused: read the instances and ask again."""
         there = next((row for row in instances if row.name == self.me.name), None)
         tried = self._tried
+        # One whose answer was lost may have been in, and been expired since: its values do not come again.
+        lost = self._lost_joins
         if there is None:
-            return Change(kind=ChangeKind.JOIN, old=None, new=self.me)
+            new = replace(self.me, counter=lost, revision=lost * _WATCHES_MAX)
+            return Change(kind=ChangeKind.JOIN, old=None, new=new)
         if there.incarnation == self.me.incarnation:
             return Change(kind=ChangeKind.JOIN, old=there, new=there)
         if self._is_back or (tried is not None and there != tried.old):
@@ -143,7 +155,7 @@ class LeasedConsumer:
             self.error = NameTaken(self.me.name)
             raise self.error
         former = (*there.former, there.incarnation)[-GONE_MEMBERS_KEPT:]
-        new = replace(self.me, revision=there.revision + 1, former=former)
+        new = replace(self.me, counter=lost, revision=there.revision + 1, former=former)
         return Change(kind=ChangeKind.JOIN, old=there, new=new)
 
     def change_settings(self, settings: GroupSettings) -> None:
@@ -197,8 +209,13 @@ class LeasedConsumer:
         return self.beat(now_ms, is_taking=False)
 
     def leave(self, view: View, *, now_ms: int, watch_ms: int) -> list[Change]:
-        """Nothing is done any more under any epoch: what is still held is let go of as it was saved."""
+        """Nothing is done any more under any epoch: what is still held is let go of as it was saved.
+
+        So are rows that say they are ours while we hold nothing: a release, or a take, whose answer was lost.
+        If this one's answer does not come, look, and leave again.
+        """
         changes = list(self._look(view, now_ms=now_ms, watch_ms=watch_ms, is_parting=True))
+        changes += self._owed(view)
         for shard, held in list(self._held.items()):
             if (change := self.release(view.shards[shard], held.lease.epoch, None)) is not None:
                 changes.append(change)
@@ -270,6 +287,15 @@ class LeasedConsumer:
             if change is not None:
                 yield change
 
+    def _owed(self, view: View) -> Iterator[Change]:
+        """Releases of rows that say they are ours while we hold nothing."""
+        for row in view.rows:
+            if row.shard not in self._held and row.shard < len(view.shards):
+                letting = self._lettings.get(row.shard)
+                change = renewing.release(row, view.shards[row.shard], self.me.incarnation, letting)
+                if change is not None:
+                    yield change
+
     def _forget_former(self, view: View) -> None:
         """Barred incarnations that hold nothing any more need not be remembered."""
         owners = {row.consumer_owner for row in view.rows}
@@ -307,10 +333,14 @@ class LeasedConsumer:
         if change.kind in {ChangeKind.CREATE, ChangeKind.TAKE, ChangeKind.FORCE}:
             # Not what renewals find: that may be newer than a look which is under way.
             self._see(change.new)
+        if change.kind is ChangeKind.RELEASE:
+            assert isinstance(change.old, LeaseRow)
+            (self._owing.add if outcome is Outcome.UNKNOWN else self._owing.discard)(change.old.shard)
         match outcome:
             case Outcome.UNKNOWN:
                 if change.kind is ChangeKind.JOIN:
                     self._tried = change
+                    self._lost_joins += 1
             case Outcome.DONE:
                 self._done(change, told)
             case Outcome.REFUSED if found is not None and found == change.new and not _counts_time(change):
@@ -449,6 +479,11 @@ class LeasedConsumer:
                 self._seen = max(self._seen, row.number)
             elif isinstance(row, LeaseRow):
                 self._seen = max(self._seen, row.born, row.epoch)
+
+
+_WATCHES_MAX: Final = 2**32
+"""How often others may have written to the row of one who did not know that it was in: each time they add a
+millisecond or more, up to a timeout."""
 
 
 def _counts_time(change: Change) -> bool:

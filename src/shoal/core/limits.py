@@ -22,6 +22,10 @@ BATCH_RECORDS_MAX: Final = 1_000_000
 HEADERS_MAX: Final = 64
 """Headers of one record: they are for tracing and types, not a second value."""
 
+OUR_HEADERS_MAX: Final = 8
+OUR_HEADERS_BYTES_MAX: Final = 8_192
+"""Of those, beyond the limits: what we write beside a record when it is set aside."""
+
 TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
 """The last millisecond of the year 9999: what datetime, Spark and every database can still hold."""
 
@@ -100,6 +104,9 @@ STEP_TRIES_MAX: Final = 64
 
 EPOCH_JUMP: Final = 1 << 20
 """After the store forgot commits, epochs go on so much higher: none that was given before comes again."""
+
+TEXT_LENGTH_MAX: Final = 2000
+"""Of what an error of user code says: enough to know it again, and it fits every column that keeps it."""
 
 HISTORY_KEPT: Final = 1000
 """Lines of a group's history."""

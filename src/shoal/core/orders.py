@@ -20,8 +20,10 @@ class What(StrEnum):
     """What became of a shard here, in the words of those who listen."""
 
     OPENED = "opened"
-    CLOSED = "closed"
-    """Handed over."""
+    MOVED = "moved"
+    """Handed over, since it was asked for."""
+    STOPPED = "stopped"
+    """Handed over, since the worker stops."""
     ENDED = "ended"
     LOST = "lost"
     """Another's by now, or given up; user code may still run."""

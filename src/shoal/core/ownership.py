@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from shoal.core import claims as machine
-from shoal.core.balance import Strategy, checked
+from shoal.core.balance import SPREAD, Strategy, checked, in_turn
 from shoal.core.checkpoint import check_forward
 from shoal.core.claims import (
     ALREADY_ALLOC,
@@ -34,6 +34,7 @@ from shoal.core.errors import (
     NotOwner,
     StrategyRefused,
     UnknownConsumer,
+    text_of,
 )
 from shoal.core.events import (
     Event,
@@ -537,11 +538,15 @@ def _wanted(work: _Work, strategy: Strategy, names: list[str]) -> dict[ShardId, 
         # By name: a restarted consumer has its shards meant for it again, once its old self has let go.
         if (name := work.name(claim.intended)) is not None:
             held[claim.shard] = name
+    if work.settings.strategy == SPREAD:
+        names = in_turn(names, work.group.stream_id)
     try:
         # Copies: one that uses up what it was given must not use up what its answer is checked against.
         answer = strategy(list(shards), list(names), dict(held))
     except Exception as error:  # Around user code.
-        raise StrategyRefused(work.settings.strategy, f"it raised {type(error).__name__}: {error}") from error
+        raise StrategyRefused(
+            work.settings.strategy, f"it raised {type(error).__name__}: {text_of(error)}"
+        ) from error
     return checked(work.settings.strategy, answer, shards, names)
 
 

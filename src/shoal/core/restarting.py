@@ -25,6 +25,11 @@ class Ending(StrEnum):
     DIED = "died"
     """Of anything else: a signal, a crash, a store that was away."""
 
+    @property
+    def is_clean(self) -> bool:
+        """It has left its group. Otherwise who knows that it is gone may leave in its place."""
+        return self in (Ending.DRAINED, Ending.STOPPED)
+
 
 class Stage(StrEnum):
     """Where a place is. The last five are for good."""

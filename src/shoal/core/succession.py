@@ -10,7 +10,7 @@ Invariant: what is void or waits is neither taken nor counted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from shoal.core.claims import is_at_end
@@ -32,17 +32,22 @@ class Standing:
     """Without a row, and now to get one: their parents have theirs, or are done."""
     done: Sequence[LeaseRow]
     """To be cleaned up."""
+    unbound: Collection[ShardId] = ()
+    """Those that wait for nobody, whatever their rows say: see `claims.unbound`."""
 
     def is_waiting(self, row: LeaseRow, *, in_order: bool) -> bool:
         """An ancestor has not ended."""
-        return in_order and row.is_bound and any(parent not in self.ended for parent in row.parents)
+        is_bound = row.is_bound and row.shard not in self.unbound
+        return in_order and is_bound and any(parent not in self.ended for parent in row.parents)
 
     def is_eligible(self, row: LeaseRow, *, in_order: bool) -> bool:
         """Someone should consume it."""
         return not row.is_over and not self.is_waiting(row, in_order=in_order)
 
 
-def standing(rows: Sequence[LeaseRow], shards: Sequence[Shard]) -> Standing:
+def standing(
+    rows: Sequence[LeaseRow], shards: Sequence[Shard], unbound: Collection[ShardId] = ()
+) -> Standing:
     """Derive everything from one look at the rows. Rows of shards that the map does not have yet are kept."""
     by_shard = {row.shard: row for row in rows}
     children: dict[ShardId, list[ShardId]] = {shard.id: [] for shard in shards}
@@ -65,6 +70,7 @@ def standing(rows: Sequence[LeaseRow], shards: Sequence[Shard]) -> Standing:
         ended=frozenset(over),
         missing=[shard for shard in shards if _is_missing(shard, by_shard, inherited)],
         done=[row for row in by_shard.values() if _is_done(row, children, by_shard, over)],
+        unbound=unbound,
     )
 
 

@@ -13,7 +13,7 @@ Invariant: a row is taken only when it is available, and from then on under a ne
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from shoal.core.group import RULES, GroupSettings
@@ -56,6 +56,8 @@ class View:
     """The stream's; the place of a shard is its id."""
     starts: Mapping[ShardId, int] = field(default_factory=dict)
     """Where the group begins in shards that were there when it was made; in others, at their first offset."""
+    unbound: Collection[ShardId] = ()
+    """Shards that wait for no ancestor: see `claims.unbound`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +150,7 @@ class _Work:
     may_grant: bool = True
 
     def __post_init__(self) -> None:
-        self.standing = standing(self.view.rows, self.view.shards)
+        self.standing = standing(self.view.rows, self.view.shards, self.view.unbound)
         self.rows = dict(self.standing.rows)
         self.instances = {self.me.incarnation: self.me}
 

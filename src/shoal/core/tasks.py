@@ -136,7 +136,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocked:
-    """Why a lane stands still."""
+    """Why a lane stands still, or the whole shard, if it cannot be read."""
 
     failure: Failure
     attempts: int

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Final
 
 from shoal.connect import connect
+from shoal.consumer.options import Lanes
 from shoal.consumer.worker import Worker
 from shoal.core.restarting import Ending
-from shoal.fleet.loading import load
+from shoal.fleet.loading import Named, load
 from shoal.fleet.messages import REPORTED, Farewell, Job, Report, farewell_of
 
 LEAVE_S: Final = 10.0
@@ -38,6 +39,8 @@ def main() -> None:
     worker: Worker | None = None
     try:
         processor = load(job.processor)
+        if job.options.get("lanes") == Lanes.PROCESSES:
+            processor = Named(job.processor)
         with connect(job.hub, leases=job.leases) as hub:
             worker = Worker(hub, job.stream, job.group, processor, name=job.name, **job.options)
             bound_s = worker.options.stop_timeout + LEAVE_S
@@ -132,7 +135,10 @@ class _Reporter:
 
 
 def _report(worker: Worker) -> Report:
-    return Report(shards=dict(worker.shards), **{name: getattr(worker.stats, name) for name in REPORTED})
+    stats = worker.stats
+    return Report(
+        shards=dict(worker.shards), seats=worker.seats, **{name: getattr(stats, name) for name in REPORTED}
+    )
 
 
 class _Lines(logging.Handler):

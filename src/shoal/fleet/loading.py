@@ -40,6 +40,16 @@ def load(target: str) -> object:
     return found
 
 
+class Named:
+    """A factory that finds the processor by its name, in whichever process it is called."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+
+    def __call__(self) -> Processor:
+        return factory_of(load(self._target))()
+
+
 def _is_file(place: str) -> bool:
     return place.endswith(".py") or "/" in place
 

@@ -7,7 +7,7 @@ a database in it, can be seen by everyone. Reports, and one farewell, come up.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
@@ -48,11 +48,23 @@ class Report:
 
     shards: Mapping[int, str]
     """Each with its phase."""
+    seats: Sequence[tuple[int, str]] = ()
+    """See Worker.seats."""
     records: int = 0
+    batches: int = 0
+    processing_ns: int = 0
     failures: int = 0
     retries: int = 0
     dead: int = 0
+    postponed: int = 0
     lost: int = 0
+    stuck: int = 0
+    skipped: int = 0
+    fetch_errors: int = 0
+    fenced: int = 0
+    lane_deaths: int = 0
+    hand_overs: int = 0
+    hand_over_total_ns: int = 0
 
     def to_line(self) -> bytes:
         """As it is sent."""
@@ -79,7 +91,8 @@ def parse(line: bytes) -> Report | Farewell:
     if "ending" in said:
         return Farewell(**said | {"ending": Ending(said["ending"])})
     shards = {int(shard): phase for shard, phase in said["shards"].items()}
-    return Report(**said | {"shards": shards})
+    seats = tuple((int(group), str(incarnation)) for group, incarnation in said["seats"])
+    return Report(**said | {"shards": shards, "seats": seats})
 
 
 def farewell_of(error: BaseException) -> Farewell:
@@ -118,5 +131,5 @@ def _restored(plain: dict[str, Any]) -> dict[str, Any]:
 
 
 _TEXT_MAX = 2000
-REPORTED = tuple(field.name for field in fields(Report) if field.name != "shards")
+REPORTED = tuple(field.name for field in fields(Report) if field.name not in ("shards", "seats"))
 """The figures of a report: fields of WorkerStats."""

@@ -12,7 +12,7 @@ import random
 import selectors
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
@@ -31,7 +31,7 @@ from shoal.core.restarting import (
     started,
 )
 from shoal.fleet.child import LEAVE_S
-from shoal.fleet.messages import Farewell, Job, Report
+from shoal.fleet.messages import REPORTED, Farewell, Job, Report
 from shoal.fleet.process import Output, Process
 from shoal.fleet.tally import Tally
 
@@ -63,6 +63,8 @@ class Standing:
     restarts: int
     error: str
     """The last error that a process here ended with."""
+    counters: Mapping[str, int] = field(default_factory=dict)
+    """All that a worker counts, of all processes that were here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,13 +111,16 @@ class Fleet:
         stop_timeout_s: float,
         every_s: float,
         rules: RestartRules | None = None,
+        expel: Callable[[Sequence[tuple[int, str]]], None] = lambda _: None,
     ) -> None:
+        """`expel` is told what a process held in its groups that is certainly dead and did not leave them."""
         self._seats = [_Seat(job) for job in jobs]
         self._audience = audience
         self._output = output
         self._within_s = stop_timeout_s + LEAVE_S
         self._every_ms = round(every_s * 1000)
         self._rules = rules or RestartRules()
+        self._expel = expel
         self._selector = selectors.DefaultSelector()
         self._asked = 0
         """Writer: the signal handler."""
@@ -220,6 +225,10 @@ class Fleet:
                     self._tell(seat, "running")
 
     def _ended(self, seat: _Seat, code: int, now_ms: int) -> None:
+        """It has been waited for: nothing of it runs any more."""
+        last = seat.tally.last
+        if last is not None and last.seats and not (seat.farewell and seat.farewell.ending.is_clean):
+            self._expel(last.seats)
         self._over(seat, seat.farewell or Farewell(ending=Ending.DIED, text=_code_text(code)), now_ms)
 
     def _over(self, seat: _Seat, farewell: Farewell, now_ms: int) -> None:
@@ -276,6 +285,7 @@ def _standing(seat: _Seat, now_ms: int) -> Standing:
         lost=tally.total("lost"),
         restarts=max(0, place.starts - 1),
         error="" if seat.error is None else seat.error.text,
+        counters={name: tally.total(name) for name in REPORTED},
     )
 
 

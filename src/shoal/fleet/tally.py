@@ -39,13 +39,15 @@ class Tally:
 
     def total(self, name: str) -> int:
         """Of all processes that were here; `name` is a figure of a report."""
-        now = 0 if self.last is None else int(getattr(self.last, name))
+        last = self.last
+        now = 0 if last is None else int(getattr(last, name))
         return self._before[name] + now
 
     @property
     def rate(self) -> float:
         """Records a second, lately."""
-        if len(self._recent) < 2:
+        recent = self._recent.copy()  # It may be looked at from another thread.
+        if len(recent) < 2:
             return 0.0
-        (first_ms, first), (last_ms, last) = self._recent[0], self._recent[-1]
+        (first_ms, first), (last_ms, last) = recent[0], recent[-1]
         return (last - first) * 1000 / max(1, last_ms - first_ms)

@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from shoal.consumer import CoordinatedMembership, LeasedMembership, Listener, Membership
-from shoal.core.checking import is_whole
+from shoal.core.checking import as_whole, is_whole
 from shoal.core.checkpoint import Save, whole_checkpoint
-from shoal.core.describing import GroupInfo
-from shoal.core.errors import InvalidInput, UnknownGroup, UnknownStream
+from shoal.core.describing import GroupInfo, elsewhere
+from shoal.core.errors import InvalidInput, OtherLeaseStore, UnknownGroup, UnknownStream
 from shoal.core.group import (
     Coordination,
     Delivery,
@@ -114,8 +114,12 @@ class GroupCalls:
     def _described(self, stream: StreamName) -> list[GroupInfo]:
         found = []
         for group in self._service.groups.list(stream):
-            with suppress(UnknownGroup):
+            try:
                 found.append(self._service.groups.describe(stream, group.name))
+            except UnknownGroup:
+                continue  # Deleted since it was listed.
+            except OtherLeaseStore:
+                found.append(elsewhere(group, str(stream)))
         return found
 
     def update_group(
@@ -186,11 +190,12 @@ class GroupCalls:
         if flag("force", force):
             start = Start(kind=StartKind.OFFSETS, offsets={shard: offset})
             return groups.rewind(name, checked_name("group", group), start, "forced checkpoint")
-        fence = self._fence(stream, group, epoch)
-        if fence is None or epoch is None:
+        if epoch is None:
             raise InvalidInput("epoch", epoch, "show the epoch of your lease, or use force=True")
+        fence = self._fence(stream, group, epoch)
+        assert fence is not None
         save = Save(
-            shard=find_shard(self._service.describe_stream(name), shard).id, epoch=epoch, offset=offset
+            shard=find_shard(self._service.describe_stream(name), shard).id, epoch=fence.epoch, offset=offset
         )
         groups.save(name, fence.group_id, [save])
         return ()
@@ -241,10 +246,11 @@ class GroupCalls:
     def _fence(self, stream: str, group: str | None, epoch: int | None) -> Fence | None:
         if group is None and epoch is None:
             return None
-        if group is None or not is_whole(epoch):
+        number = as_whole(epoch)
+        if group is None or number is None:
             raise InvalidInput("epoch", epoch, "an owner shows both its group and the epoch of its lease")
         found = self._service.groups.find(stream_name(stream), checked_name("group", group))
-        return Fence(found.id, epoch, is_leased=found.settings.coordination is Coordination.LEASED)
+        return Fence(found.id, number, is_leased=found.settings.coordination is Coordination.LEASED)
 
 
 def _ownerless(

@@ -18,7 +18,7 @@ from typing import Final
 from shoal.complaints import Complaints
 from shoal.core.balance import STRATEGIES, Strategy
 from shoal.core.checkpoint import Save
-from shoal.core.claims import born
+from shoal.core.claims import born, unbound
 from shoal.core.describing import Block, GroupInfo, described
 from shoal.core.errors import HubClosed, ShoalError, StoreBusy, StrategyRefused, UnknownGroup
 from shoal.core.events import (
@@ -229,6 +229,11 @@ class LocalGroups:
         """See GroupService."""
         return self._leased.joined(group)
 
+    def unbound(self, group_id: int) -> frozenset[ShardId]:
+        """See GroupService."""
+        loaded = self._store.load_group(group_id)
+        return frozenset() if loaded is None else unbound(loaded[0].claims)
+
     def check_read(self, name: StreamName, shard: ShardId, fence: Fence) -> None:
         """Refuse a read of a leased group's shard under an epoch that is not current."""
         group = self._known(fence.group_id)
@@ -384,17 +389,18 @@ class LocalGroups:
     def _described(self, group: Group, stream: StreamInfo) -> GroupInfo:
         if group.settings.delivery is not Delivery.EXCLUSIVE:
             return self._ownerless.described(group)
+        since = {shard: times[0] for shard, times in self._store.claim_times(group.id).items()}
         if group.settings.coordination is Coordination.LEASED:
             group = self._leased.viewed(group, stream)
+            since |= self._leased.since(group)
         lagging: dict[ShardId, int] = {}
         for claim in group.claims:
             shard = stream.shards[claim.shard]
-            position = max(claim.checkpoint, shard.first_offset)
+            position = max(claim.start, shard.first_offset)
             if position < shard.next_offset:
                 lagging[shard.id] = position
         found = self._store.batches_at(stream.id, lagging) if lagging else {}
         oldest = {shard: meta.appended_ms for shard, meta in found.items()}
-        since = {shard: times[0] for shard, times in self._store.claim_times(group.id).items()}
         return described(
             group,
             stream,
@@ -420,6 +426,8 @@ class _Served:
     members: Sequence[Member] = ()
     timers: Timers | None = None
     """What waits for time to pass."""
+    version: int = -1
+    """Of the group, when it was last looked at whether there is something to decide."""
     read_s: float = 0.0
     pause_s: float = field(default=0.5)
 
@@ -508,8 +516,10 @@ class _Watch:
         for member in one.members:
             if is_dead(member):
                 self._step(group_id, Expire(incarnation=member.incarnation, beat=member.beat))
-        if self._store.is_unsettled(group_id):
-            self._step(group_id, Sync())
+        if self._store.is_unsettled(group_id, one.version):
+            # Whoever made the last step may not know the group's rules or its strategy, and have left open
+            # what we can decide; and a strategy that failed may have been mended.
+            one.version = self._step(group_id, Sync()).group.version
 
     def _pass_time(self, group_id: int, seen: Timers | None, elapsed_ms: int) -> Timers | None:
         """Where time itself moves something (a bounded hand-over, a store's forgetting), let it pass.

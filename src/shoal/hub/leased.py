@@ -17,7 +17,7 @@ from shoal.core.lease import Change, ChangeKind, Row, check_epoch, saved
 from shoal.core.lease_reset import Resetting, numbers_max
 from shoal.core.lease_view import as_group, noted
 from shoal.core.leasing import Outcome
-from shoal.core.limits import STEP_TRIES_MAX
+from shoal.core.limits import HISTORY_KEPT, STEP_TRIES_MAX
 from shoal.core.lineage import find_shard
 from shoal.core.model import ShardId, StreamInfo
 from shoal.lease_port import LeaseTable, draw
@@ -69,6 +69,11 @@ class LeasedGroups:
         leased = self.opened(group)
         rows, instances = leased.table.list(leased.key), leased.table.instances(leased.key)
         return as_group(group, rows, instances, stream.shards, leased.starts)
+
+    def since(self, group: Group) -> dict[ShardId, int]:
+        """When each shard last changed hands, or was asked for, by the history: rows keep no such time."""
+        notes = self._store.history(group.id, HISTORY_KEPT)
+        return {ShardId(note.shard): at_ms for at_ms, note in notes if note.shard is not None}
 
     def rewind(
         self, group: Group, stream: StreamInfo, positions: Mapping[ShardId, int], why: str
@@ -151,8 +156,10 @@ class LeasedGroups:
 
 def _is_done(table: LeaseTable, change: Change) -> bool:
     """Whether a step of a reset was carried out, and not refused."""
-    assert change.new is not None
-    return table.create(change.new) if change.old is None else table.swap(change.old, change.new)
+    if change.old is None:
+        assert change.new is not None
+        return table.create(change.new)
+    return table.delete(change.old) if change.new is None else table.swap(change.old, change.new)
 
 
 DEFAULT_TABLE: Final = "shoal_lease"

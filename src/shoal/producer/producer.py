@@ -207,6 +207,11 @@ class Producer:
         self._is_inherited = True
 
     @property
+    def has_room(self) -> bool:
+        """Whether a record, however large, can be sent without waiting for others to be stored."""
+        return self._queues.bytes + RECORD_BYTES_MAX + RECORD_OVERHEAD <= self._limit
+
+    @property
     def buffered_bytes(self) -> int:
         """Bytes that wait to be stored."""
         return self._queues.bytes

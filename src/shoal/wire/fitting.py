@@ -14,9 +14,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shoal.core.aside import OURS
 from shoal.core.checking import is_instance_of
 from shoal.core.errors import InvalidInput, InvalidKey, InvalidTimestamp, SchemaMismatch, TooLarge
-from shoal.core.limits import HEADERS_MAX, RECORD_BYTES_MAX, TIMESTAMP_MS_MAX
+from shoal.core.limits import (
+    HEADERS_MAX,
+    OUR_HEADERS_BYTES_MAX,
+    OUR_HEADERS_MAX,
+    RECORD_BYTES_MAX,
+    TIMESTAMP_MS_MAX,
+)
 from shoal.core.model import Compression
 from shoal.wire.casting import cast_column, is_bytes_like, map_entries
 from shoal.wire.layout import HEADERS, KEY, RESERVED, TIMESTAMP, Layout
@@ -99,7 +106,7 @@ def check_headers(headers: Mapping[str, bytes | str] | None) -> dict[str, bytes]
         return None
     if not is_instance_of(headers, Mapping):
         raise InvalidInput("headers", type(headers).__name__, "give a dict of str to bytes or str")
-    if len(headers) > HEADERS_MAX:
+    if len(headers) > HEADERS_MAX and len(headers) - _ours(headers) > HEADERS_MAX:
         raise InvalidInput("headers", f"{len(headers)} of them", f"a record has at most {HEADERS_MAX}")
     checked = {}
     for name, value in headers.items():
@@ -108,6 +115,12 @@ def check_headers(headers: Mapping[str, bytes | str] | None) -> dict[str, bytes]
         _encoded("headers", name)
         checked[name] = _encoded("headers", value) if isinstance(value, str) else value
     return checked
+
+
+def _ours(headers: Mapping[str, object]) -> int:
+    """How many of them are ours, and do not count."""
+    mine = sum(is_instance_of(name, str) and name.startswith(OURS) for name in headers)
+    return min(mine, OUR_HEADERS_MAX)
 
 
 def headers_size(headers: Mapping[str, bytes]) -> int:
@@ -142,11 +155,17 @@ def check_row_sizes(batch: pa.RecordBatch) -> None:
 
 
 def _header_sizes(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Names and values, as `send` counts them."""
+    """Names and values, as `send` counts them; ours do not count."""
     entries = column.values
-    sums = np.concatenate(([0], np.cumsum(lengths(entries.field(0)) + lengths(entries.field(1)))))
-    sizes: npt.NDArray[np.int64] = np.diff(sums[column.offsets.to_numpy(zero_copy_only=False)])
-    return sizes
+    each = lengths(entries.field(0)) + lengths(entries.field(1))
+    places = column.offsets.to_numpy(zero_copy_only=False)
+
+    def summed(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        sums: npt.NDArray[np.int64] = np.diff(np.concatenate(([0], np.cumsum(sizes)))[places])
+        return sums
+
+    is_ours = pc.starts_with(entries.field(0), OURS).to_numpy(zero_copy_only=False)
+    return summed(each) - np.minimum(summed(each * is_ours), OUR_HEADERS_BYTES_MAX)
 
 
 def _column(given: Columns, name: str) -> pa.Array | None:

@@ -31,6 +31,8 @@ _FEW: Final = 8
 """Batches that are looked at first: enough for who keeps up, or for a few large ones."""
 _SMALL: Final = 16_384
 """Bytes of a batch that comes along with the first look."""
+_LARGE_MAX: Final = 10_000
+"""Shards that are remembered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +61,56 @@ class Fetching:
         }
 
 
-def fetch(database: Database, asked: Fetching) -> Fetched:
-    """See LogStore."""
-    with database.glance() as connection:
-        front = _FRONT.rows(connection, asked.where)
-    found = _checked(front, asked)
-    if asked.offset == found.next_offset:
-        return Fetched(shard=found, batches=(), end=asked.offset)
-    seen = _seen(front, found, asked)
-    return seen if seen is not None else _fetch_large(database, asked)
+class Fetcher:
+    """Reads of one database. It remembers which shards were last found to hold large batches.
+
+    Writer of `_large`: any thread; of two that disagree either is right, for a while.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._large: set[ShardEnd] = set()
+
+    def fetch(self, asked: Fetching) -> Fetched:
+        """See LogStore."""
+        if asked.place in self._large:
+            return self._fetch_large(asked)
+        with self._database.glance() as connection:
+            front = _FRONT.rows(connection, asked.where)
+        found = _checked(front, asked)
+        if asked.offset == found.next_offset:
+            return Fetched(shard=found, batches=(), end=asked.offset)
+        seen = _seen(front, found, asked)
+        if seen is not None:
+            return seen
+        if len(self._large) >= _LARGE_MAX:
+            self._large.clear()
+        self._large.add(asked.place)
+        return self._fetch_large(asked)
+
+    def _fetch_large(self, asked: Fetching) -> Fetched:
+        """The same of one moment, with as many statements as it takes."""
+        with self._database.read() as connection:
+            front = _FRONT.rows(connection, asked.where)
+            found = _checked(front, asked)
+            if asked.offset == found.next_offset:
+                self._large.discard(asked.place)  # Who has come to the end reads little at a time.
+                return Fetched(shard=found, batches=(), end=asked.offset)
+            first = front[0]
+            holds = first.small is not None or first.payload is not None
+            plan = _plan(connection, front, asked) if holds else None
+            if plan is None:
+                raise StoreCorrupt(
+                    f"shard {found.id} of {asked.name} has no batch that holds offset {asked.offset}"
+                )
+            payload = first.small
+            if payload is None:
+                payload = self._database.dialect.payload(connection, first.payload)
+            batches = [_stored(first, payload)]
+            if plan.last_base > plan.first_base:
+                rest = {**asked.where, "after": first.base_offset, "last": plan.last_base}
+                batches += [_stored(row, row.payload) for row in _PAYLOADS.rows(connection, rest)]
+        return Fetched(shard=found, batches=batches, end=plan.end)
 
 
 def _checked(front: Sequence[Any], asked: Fetching) -> Shard:
@@ -93,28 +136,6 @@ def _seen(front: Sequence[Any], found: Shard, asked: Fetching) -> Fetched | None
     if any(row.small is None for row in wanted):
         return None
     batches = [_stored(row, row.small) for row in wanted]
-    return Fetched(shard=found, batches=batches, end=plan.end)
-
-
-def _fetch_large(database: Database, asked: Fetching) -> Fetched:
-    """The same of one moment, with as many statements as it takes."""
-    with database.read() as connection:
-        front = _FRONT.rows(connection, asked.where)
-        found = _checked(front, asked)
-        first = front[0]
-        holds = first.small is not None or first.payload is not None
-        plan = _plan(connection, front, asked) if holds else None
-        if plan is None:
-            raise StoreCorrupt(
-                f"shard {found.id} of {asked.name} has no batch that holds offset {asked.offset}"
-            )
-        payload = first.small
-        if payload is None:
-            payload = database.dialect.payload(connection, first.payload)
-        batches = [_stored(first, payload)]
-        if plan.last_base > plan.first_base:
-            rest = {**asked.where, "after": first.base_offset, "last": plan.last_base}
-            batches += [_stored(row, row.payload) for row in _PAYLOADS.rows(connection, rest)]
     return Fetched(shard=found, batches=batches, end=plan.end)
 
 

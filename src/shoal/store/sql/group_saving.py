@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import BigInteger, bindparam, delete, func, insert, select, update
 from sqlalchemy.engine import Connection
 
-from shoal.core.checkpoint import is_same
+from shoal.core.checkpoint import is_same, marks_text
 from shoal.core.group import Claim, Group, GroupSettings, MemberStatus, Note
 from shoal.core.handover import HandedOver
 from shoal.core.limits import HISTORY_KEPT
@@ -93,7 +93,8 @@ def _save_claims(connection: Connection, before: Group, after: Group, now_ms: in
 def _write_claims(
     connection: Connection, group_id: int, changes: Sequence[tuple[Claim, Claim]], now_ms: int
 ) -> None:
-    """A checkpoint is written only where the step changed it: owners save theirs meanwhile."""
+    """A checkpoint is written only where the step changed it, and only if it is the one that the step went
+    by: owners save theirs meanwhile, and what was acknowledged is not put back."""
     moved, placed = [], []
     for old, new in changes:
         if old == new:
@@ -103,9 +104,11 @@ def _write_claims(
         since = now_ms if (old.state, old.epoch) != (new.state, new.epoch) else None
         moved.append({**{f"to_{name}": value for name, value in row.items()}, "to_since_ms": since})
         if not is_same(new.checkpoint, old.checkpoint):
-            placed.append({"at": group_id, "of_shard": new.shard, **place, "now": now_ms})
+            was = {"was": int(old.checkpoint), "was_marks": marks_text(old.checkpoint) or ""}
+            placed.append({"at": group_id, "of_shard": new.shard, **was, **place, "now": now_ms})
     _MOVE_CLAIM.run(connection, moved)
-    _PLACE_CLAIM.run(connection, placed)
+    if _PLACE_CLAIM.run(connection, placed) != len(placed):
+        raise OutrunError
 
 
 def save_hand_over(
@@ -212,7 +215,12 @@ _MOVE_CLAIM = PreparedWrite(
 )
 _PLACE_CLAIM = PreparedWrite(
     update(tables.claims)
-    .where(_claims.group_id == bindparam("at"), _claims.shard == bindparam("of_shard"))
+    .where(
+        _claims.group_id == bindparam("at"),
+        _claims.shard == bindparam("of_shard"),
+        _claims.checkpoint == bindparam("was"),
+        func.coalesce(_claims.marks, "") == bindparam("was_marks"),
+    )
     .values(checkpoint=bindparam("offset"), marks=bindparam("to_marks"), saved_ms=bindparam("now"))
 )
 _LAST_NOTE = PreparedSelect(

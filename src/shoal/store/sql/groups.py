@@ -191,8 +191,15 @@ class SQLGroups:
                 ],
             )
 
-    def is_unsettled(self, group_id: int) -> bool:
+    def is_unsettled(self, group_id: int, seen: int) -> bool:
         """See GroupStore."""
+        moved_on = select(_groups.id).where(_groups.id == group_id, _groups.version != seen)
+        idle = select(_claims.shard).where(
+            _claims.group_id == group_id,
+            _claims.state == ShardState.NOT_ALLOC.value,
+            exists().where(_groups.id == group_id, _groups.distrust_ms == 0),
+            exists().where(_members.group_id == group_id, _members.status == MemberStatus.ACTIVE.value),
+        )
         stream_id = select(_groups.stream_id).where(_groups.id == group_id).scalar_subquery()
         reached = (
             select(_claims.shard)
@@ -215,7 +222,10 @@ class SQLGroups:
             ),
         )
         with self._database.read() as connection:
-            return any(connection.execute(query.limit(1)).first() is not None for query in (reached, unborn))
+            return any(
+                connection.execute(query.limit(1)).first() is not None
+                for query in (moved_on, reached, unborn, idle)
+            )
 
     def has_timers(self, group_id: int) -> bool:
         """See GroupStore."""

@@ -30,7 +30,7 @@ from shoal.ports import (
 )
 from shoal.store.sql import tables
 from shoal.store.sql.database import Database
-from shoal.store.sql.fetching import META_COLUMNS, Fetching, fetch, meta_of
+from shoal.store.sql.fetching import META_COLUMNS, Fetcher, Fetching, meta_of
 from shoal.store.sql.prepared import PreparedSelect, PreparedWrite
 
 Where = tuple[int, ShardId]
@@ -46,6 +46,7 @@ class SQLLog:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._fetcher = Fetcher(database)
 
     def append(self, requests: Sequence[AppendRequest], now_ms: int) -> list[AppendAnswer]:
         """See LogStore."""
@@ -68,7 +69,7 @@ class SQLLog:
     ) -> Fetched:
         """See LogStore."""
         asked = Fetching(name=name, place=place, offset=offset, limits=limits, fence=fence)
-        return fetch(self._database, asked)
+        return self._fetcher.fetch(asked)
 
     def ends(self, shards: Sequence[ShardEnd]) -> Mapping[ShardEnd, tuple[int, bool]]:
         """See LogStore."""

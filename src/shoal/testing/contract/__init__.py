@@ -16,9 +16,11 @@ from shoal.testing.contract.appending import AppendContract
 from shoal.testing.contract.beating import BeatContract
 from shoal.testing.contract.broadcasting import BroadcastContract
 from shoal.testing.contract.checkpointing import CheckpointContract
+from shoal.testing.contract.following import FollowingContract
 from shoal.testing.contract.grouping import GroupContract
 from shoal.testing.contract.idempotence import IdempotenceContract
 from shoal.testing.contract.owning import OwnershipContract
+from shoal.testing.contract.polling import ConsumerContract
 from shoal.testing.contract.producing import ProducerContract
 from shoal.testing.contract.reading import ReadContract
 from shoal.testing.contract.receiving import ReceivingContract
@@ -50,6 +52,8 @@ class HubContract(
     BeatContract,
     CheckpointContract,
     WorkerContract,
+    ConsumerContract,
+    FollowingContract,
     ReceivingContract,
     BroadcastContract,
 ):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from shoal import Hub
 from shoal.consumer import Membership
+from shoal.core.balance import balanced
 from shoal.core.errors import (
     Fenced,
     InvalidInput,
@@ -187,6 +191,47 @@ class OwnershipContract(HubSuite):
             hub.join_group(orders, "broken", "a")
         assert hub.describe_group(orders, "broken").members == ()
 
+    def test_what_a_process_without_the_strategy_leaves_open_another_one_decides(
+        self, hub: Hub, orders: str, connect_again: ConnectAgain
+    ) -> None:
+        knowing = connect_again(strategies={"mine": balanced})
+        knowing.create_stream(orders, shards=4)
+        knowing.create_group(orders, "billing", strategy="mine", timeout=1.0, in_order=False)
+        with knowing.join_group(orders, "billing", "anna") as anna:
+            holds(anna, range(4))
+            bert = hub.join_group(orders, "billing", "bert")
+            held = settle(hub, orders, "billing", [anna, bert])
+            assert sorted(map(len, held.values())) == [2, 2]
+            hub.split_shard(orders, 0)
+            settle(hub, orders, "billing", [anna, bert])
+            bert.leave()
+            holds(anna, range(1, 6))
+        with hub.join_group(orders, "billing", "carl"):  # Nobody who knows it is there any more.
+            reasons = {shard.waiting_for for shard in hub.describe_group(orders, "billing").shards[1:]}
+            assert reasons == {"a process that knows strategy 'mine', or for that one to give a right answer"}
+
+    def test_a_strategy_that_fails_once_is_asked_again(
+        self, orders: str, connect_again: ConnectAgain
+    ) -> None:
+        is_broken = threading.Event()
+
+        def moody(shards: Any, members: Any, held: Any) -> dict[ShardId, str]:
+            if is_broken.is_set():
+                raise RuntimeError("not today")
+            return balanced(shards, members, held)
+
+        hub = connect_again(strategies={"moody": moody})
+        hub.create_stream(orders, shards=2)
+        hub.create_group(orders, "billing", strategy="moody", timeout=1.0)
+        with hub.join_group(orders, "billing", "anna") as anna:
+            bert = hub.join_group(orders, "billing", "bert")
+            settle(hub, orders, "billing", [anna, bert])
+            is_broken.set()
+            bert.leave()
+            assert len(anna.leases) == 1
+            is_broken.clear()
+            holds(anna, [0, 1])
+
     def test_two_memberships_of_one_name_end_with_the_newer_one(self, hub: Hub, stream: str) -> None:
         older = hub.join_group(stream, "billing", "anna", heartbeat_interval=0.1)
         holds(older, range(4))
@@ -212,6 +257,11 @@ class OwnershipContract(HubSuite):
             holds(anna, range(4))
             epoch = anna.leases[ShardId(1)].epoch
             assert len(hub.read(stream, 1, 0, group="billing", epoch=epoch)) == 10
+            of_numpy: Any = np.int64(epoch)
+            assert len(hub.read(stream, 1, 0, group="billing", epoch=of_numpy)) == 10
+            hub.checkpoint(stream, "billing", 1, 0, epoch=of_numpy)
+            with pytest.raises(InvalidInput, match="show the epoch of your lease, or use force"):
+                hub.checkpoint(stream, "billing", 1, 0)
             with pytest.raises(Fenced):
                 hub.read(stream, 1, 0, group="billing", epoch=epoch - 1)
             with pytest.raises(Fenced):
@@ -271,7 +321,51 @@ class OwnershipContract(HubSuite):
             hub.split_shard(orders, 0)
             holds(anna, [0, 1, 2])
 
+    def test_a_group_that_becomes_ordered_binds_only_shards_that_are_born_later(
+        self, hub: Hub, orders: str, coordination: str
+    ) -> None:
+        hub.create_stream(orders, shards=1)
+        hub.append(orders, 0, [b"a"])
+        hub.create_group(orders, "billing", in_order=False, timeout=10, coordination=coordination)
+        left, right = hub.split_shard(orders, 0)
+        hub.append(orders, left.id, [b"b"])
+        hub.update_group(orders, "billing", in_order=True)  # Nobody has looked at the children yet.
+        with hub.join_group(orders, "billing", "anna") as anna:
+            holds(anna, [0, left.id, right.id])
+            hub.split_shard(orders, left.id)
+            eventually(lambda: len(hub.describe_group(orders, "billing").shards) == 5, "children are seen")
+            states = [str(shard.state) for shard in hub.describe_group(orders, "billing").shards]
+            assert states == [*["already_alloc"] * 3, "wait", "wait"]
+        hub.update_group(orders, "billing", in_order=False)  # What waited is released, and stays so.
+        hub.update_group(orders, "billing", in_order=True)
+        with hub.join_group(orders, "billing", "bert") as bert:
+            holds(bert, range(5))
+
+    def test_a_member_hears_what_a_group_that_was_unordered_for_a_moment_has_released(
+        self, hub: Hub, orders: str, coordination: str
+    ) -> None:
+        hub.create_stream(orders, shards=1)
+        hub.append(orders, 0, [b"a"])
+        hub.create_group(orders, "billing", timeout=1.0, coordination=coordination)
+        with hub.join_group(orders, "billing", "anna") as anna:
+            holds(anna, [0])
+            hub.split_shard(orders, 0)
+            hub.update_group(orders, "billing", in_order=False)
+            hub.update_group(orders, "billing", in_order=True)
+            holds(anna, [0, 1, 2])
+
     # --- Going back. ---
+
+    def test_what_is_to_come_again_counts_before_its_owner_has_let_go(self, hub: Hub, stream: str) -> None:
+        with hub.join_group(stream, "billing", "anna") as anna:
+            holds(anna, range(4))
+            anna.checkpoint({0: 10})
+            eventually(lambda: hub.describe_group(stream, "billing").shards[1].lag_s > 0, "time passes")
+            shard = hub.describe_group(stream, "billing").shards[0]
+            assert (shard.lag, shard.lag_s) == (0, 0.0)
+            hub.checkpoint(stream, "billing", 0, 3, force=True)
+            shard = hub.describe_group(stream, "billing").shards[0]
+            assert (shard.state, shard.lag, shard.lag_s > 0) == ("transfer", 7, True)
 
     def test_a_forced_checkpoint_opens_a_shard_again_that_was_over(
         self, hub: Hub, orders: str, coordination: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,8 @@ import pytest
 
 from shoal import Batch, Hub, OffsetExpired, OffsetOutOfRange, Record
 from shoal.core.errors import UnknownStream
+from shoal.core.model import ShardId
+from shoal.ports import Place, ShardEnd
 from shoal.testing.contract.suite import HubSuite
 from shoal.testing.reading import read_shard, until
 
@@ -210,3 +213,20 @@ class ReadContract(HubSuite):
     def test_an_empty_shard_has_every_time_at_offset_zero(self, hub: Hub, orders: str) -> None:
         hub.create_stream(orders, shards=1)
         assert hub.offset_at(orders, 0, 123) == 0
+
+    def test_who_follows_a_shard_is_told_of_each_further_record_once(self, hub: Hub, orders: str) -> None:
+        hub.create_stream(orders, shards=1)
+        told: queue.SimpleQueue[Place] = queue.SimpleQueue()
+        following = hub.service.follow(told.put)
+        place = ShardEnd(hub.describe_stream(orders).id, ShardId(0))
+        assert not following.move(place, 0), "nobody waits there yet"
+        following.add(place, 0)
+        for end in (1, 2, 3):
+            hub.append(orders, 0, [b"x"])
+            assert told.get(timeout=20) == place
+            assert following.move(place, end)
+        assert told.empty()
+        following.close()
+        hub.append(orders, 0, [b"x"])
+        assert not following.move(place, 4)
+        assert told.empty()

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import shoal
-from shoal import Hub, SharedConsumer
+from shoal import Consumer, Hub, SharedConsumer
 from shoal.core.errors import (
     AlreadySettled,
     ConsumerClosed,
@@ -333,6 +333,22 @@ class ReceivingContract(HubSuite):
         assert not hub.dead_letters(orders, "queue")
         assert ada.ack(received) == 3
 
+    def test_who_polls_is_kept_out_of_a_shared_group(self, hub: Hub, orders: str) -> None:
+        """Also one that chose its shards by hand: a commit would end what others hold."""
+        hub.create_stream(orders, shards=1)
+        hub.append(orders, 0, values(3))
+        hub.create_group(orders, "queue", delivery="shared", visibility=LONG)
+        ada = SharedConsumer(hub, orders, "queue", "ada")
+        received = ada.receive(2)
+        with Consumer(hub, group="queue") as polling, pytest.raises(WrongDelivery, match="SharedConsumer"):
+            polling.subscribe([orders])
+        with Consumer(hub, group="queue", auto_commit=False) as by_hand:
+            by_hand.assign([(orders, 0)])
+            by_hand.poll(timeout=WAIT_S)
+            with pytest.raises(WrongDelivery, match="SharedConsumer"):
+                by_hand.commit()
+        assert ada.ack(received) == 2
+
     def test_what_a_shared_consumer_is_asked_is_checked(self, hub: Hub, orders: str) -> None:
         hub.create_stream(orders, shards=1)
         hub.create_group(orders, "queue", delivery="shared")
@@ -490,13 +506,12 @@ class ReceivingContract(HubSuite):
         assert (info.lag, [shard.acknowledged for shard in info.shards]) == (0, [600, 600])
 
     def test_retention_that_overtakes_is_counted(self, hub: Hub, orders: str) -> None:
-        hub.create_stream(orders, shards=1, retention=0.2)
+        hub.create_stream(orders, shards=1, retention_bytes=1)
         hub.append(orders, 0, values(5))
         hub.create_group(orders, "queue", delivery="shared", visibility=LONG)
         consumer = SharedConsumer(hub, orders, "queue")
         received = consumer.receive(2)
         consumer.ack(received, 0)
-        time.sleep(0.3)
         hub.append(orders, 0, [b"kept"])
         hub.enforce_retention(orders)
         with pytest.raises(AlreadySettled):

@@ -323,6 +323,33 @@ class WorkerContract(HubSuite):
             "drained is not saved, but for the end of what has ended"
         )
 
+    def test_two_that_save_at_their_end_do_not_wait_for_each_other_to_be_drained(
+        self, hub: Hub, orders: str, work: Make
+    ) -> None:
+        hub.create_stream(orders, shards=2)
+        append_numbers(hub, orders, 0, range(5))
+        append_numbers(hub, orders, 1, range(5, 10))
+        given: list[int] = []
+        go = threading.Event()
+
+        class Late(Processor):
+            def process(self, batch: Batch, _: Checkpointer) -> int | None:
+                if not go.wait(0.02):
+                    return batch.first_offset
+                given.extend(int(record.value) for record in batch)
+                return None
+
+            def shutdown(self, checkpointer: Checkpointer, _: Reason) -> None:
+                checkpointer.save(persist=False)
+
+        anna, bert = (work(Late, name, until="now").start() for name in ("anna", "bert"))
+        eventually(lambda: len(anna.shards) == len(bert.shards) == 1, "each has one")
+        go.set()
+        assert anna.wait(20)
+        assert bert.wait(20)
+        assert sorted(given) == list(range(10)), "each once"
+        assert checkpoints(hub, orders, GROUP) == {0: 5, 1: 5}
+
     def test_a_group_is_made_if_there_is_none_unless_the_user_says_not_to(
         self, hub: Hub, orders: str, work: Make, coordination: str
     ) -> None:

@@ -1,0 +1,81 @@
+"""How workers and consumers come to a group: what they need of a hub, the group they make, their names."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Protocol
+
+from shoal.consumer.membership import Listener, Membership
+from shoal.consumer.options import WorkerOptions
+from shoal.core.errors import GroupExists, UnknownGroup
+from shoal.core.group import GroupSettings
+from shoal.core.names import stream_name
+from shoal.ports import HubService
+
+
+class HubCalls(Protocol):
+    """What workers and consumers need of a hub."""
+
+    @property
+    def service(self) -> HubService: ...
+    def create_group(
+        self,
+        stream: str,
+        group: str,
+        *,
+        in_order: bool = ...,
+        timeout: float = ...,
+        handover_timeout: float | None = ...,
+        coordination: str = ...,
+        strategy: str = ...,
+        start: str | datetime | Mapping[int, int] = ...,
+    ) -> object: ...
+    def append(self, stream: str, shard: int, records: Sequence[Any]) -> object: ...
+    def join_group(
+        self,
+        stream: str,
+        group: str,
+        consumer: str,
+        *,
+        heartbeat_interval: float | None = None,
+        listener: Listener | None = None,
+    ) -> Membership: ...
+
+
+def see_group(hub: HubCalls, stream: str, group: str, options: WorkerOptions) -> GroupSettings:
+    """Make the group if it is not there and the user did not forbid it; its settings."""
+    groups = hub.service.groups
+    try:
+        return groups.find(stream_name(stream), group).settings
+    except UnknownGroup:
+        if not options.create_group:
+            raise
+        with suppress(GroupExists):
+            hub.create_group(
+                stream,
+                group,
+                in_order=options.in_order,
+                timeout=options.timeout,
+                handover_timeout=options.handover_timeout,
+                coordination=options.coordination,
+                strategy=options.strategy,
+                start=options.start,
+            )
+    return groups.find(stream_name(stream), group).settings
+
+
+def as_retry(options: WorkerOptions) -> WorkerOptions:
+    """The same for the group of a retry stream, which is the worker's own to make."""
+    return replace(options, create_group=True, in_order=False, start="earliest")
+
+
+def own_name() -> str:
+    """Of a consumer that was given none: host, process and chance."""
+    host = "".join(c if c.isalnum() or c in "-_." else "-" for c in socket.gethostname())[:60]
+    return f"{host or 'worker'}-{os.getpid()}-{secrets.token_hex(3)}"
