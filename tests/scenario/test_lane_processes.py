@@ -492,7 +492,7 @@ def starve_the_pool() -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="descriptors are counted in /proc")
 def test_a_process_that_cannot_be_started_leaves_no_descriptor_behind() -> None:
-    """Or the next attempt would have even fewer. Tried in a process of its own, where nobody else opens or closes any."""
+    """Or the next attempt would have even fewer. In a process where nobody else opens or closes any."""
     starving = get_context("spawn").Process(target=starve_the_pool)
     starving.start()
     starving.join(PATIENCE_S)
