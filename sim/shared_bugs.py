@@ -123,6 +123,11 @@ BUGS: Final = (
         rule="durable in the dead stream before it is settled",
         focus=("crash",),
     ),
+    SharedBug(
+        name="buried before it is settled",
+        rule="in the dead stream once: in the commit that settles it",
+        focus=("crash", "server crash"),
+    ),
     SharedBug(name="keys come together", rule="one record of a key", focus=("keys",), change=_keys_together),
     SharedBug(
         name="children come at once",

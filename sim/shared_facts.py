@@ -1,16 +1,17 @@
 """What must hold in every history of a shared group, checked on facts alone: what was appended, and what was
 committed of it. Shares no code with the rules.
 
-1. A record is acknowledged once, or dead and in the dead stream; never both.
+1. A record is acknowledged once, or dead and in the dead stream once; never both.
 2. It is acknowledged by whoever it was handed to last, and not after the time it was given for.
 3. It is handed to another only after that time, or when it was given back.
 4. With keys one at a time: only the first record of a key that is not settled, and parents before children.
-5. It is handed out at most as often as the group allows.
+5. It is handed out at most as often as the group allows, and never again once it was rejected.
 6. In the end, everything that retention kept is settled.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sim.history import History, Violation
@@ -34,6 +35,7 @@ class Record:
     since_us: int = 0
     for_ms: int = 0
     handed: int = 0
+    is_rejected: bool = False
     is_buried: bool = False
     is_lost: bool = False
 
@@ -67,6 +69,8 @@ class SharedFacts:
                 )
         if not is_doomed:
             record.handed += 1
+            if record.is_rejected:
+                raise Violation("5", f"{place} was handed out after it was rejected")
             if record.handed > self.max_attempts:
                 raise Violation("5", f"{place} was handed out {record.handed} times")
             self._check_keys(place, record)
@@ -93,11 +97,18 @@ class SharedFacts:
         record.fate = "acknowledged"
         self._say(place, f"acknowledged under hold {hold}", record)
 
-    def buried(self, place: Place) -> None:
-        record = self.records[place]
-        if record.fate == "acknowledged":
-            raise Violation("1", f"{place} went to the dead stream, and was acknowledged")
-        record.is_buried = True
+    def rejected(self, places: Sequence[Place]) -> None:
+        for place in places:
+            self.records[place].is_rejected = True
+
+    def buried(self, places: Sequence[Place]) -> None:
+        for place in places:
+            record = self.records[place]
+            if record.fate == "acknowledged":
+                raise Violation("1", f"{place} went to the dead stream, and was acknowledged")
+            if record.is_buried:
+                raise Violation("1", f"{place} went to the dead stream twice")
+            record.is_buried = True
 
     def died(self, place: Place, hold: int) -> None:
         record = self._held(place, hold, "dead")

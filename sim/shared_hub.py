@@ -6,8 +6,9 @@ planted bugs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from shoal.core.model import Shard, ShardId, ShardStatus
 from shoal.core.share import ShareRules, ShareState, outlook, step
@@ -101,26 +102,46 @@ class SharedHub:
 
     def reject(self, shard: ShardId, act: Settle) -> Steps[None]:
         how = How.EXTEND if "rejected may come again" in self._switches else How.DOOM
-        answer = yield from self._commit(shard, replace(act, how=how, for_ms=BURY_MS))
+        answer = yield from self._commit(
+            shard,
+            replace(act, how=how, for_ms=BURY_MS),
+            also=lambda answer: self._table.facts.rejected(_places(shard, _taken(act, answer))),
+        )
         assert isinstance(answer, Settled)
-        mine = without(list(act.ranges), [part for part, _ in answer.refused])
+        mine = _taken(act, answer)
         yield from self._bury(shard, (act.consumer, act.hold), [Given(*part, 1) for part in mine])
 
     def _bury(self, shard: ShardId, held_by: tuple[str, int], given: Sequence[Given]) -> Steps[None]:
         ranges = [(one.low, one.high) for one in given]
         act = Settle(consumer=held_by[0], hold=held_by[1], ranges=ranges, how=How.DEAD)
-
-        def into_dead_stream() -> None:
-            for one in given:
-                for offset in range(one.low, one.high):
-                    self._table.facts.buried((shard, offset))
-
         if "settled before it is buried" in self._switches:
             yield from self._commit(shard, act)
-        yield from self._store.write(self.process, into_dead_stream)
-        yield from self._commit(shard, act)
+        if "buried before it is settled" in self._switches:
+            places = _places(shard, ranges)
+            yield from self._store.write(self.process, lambda: self._table.facts.buried(places))
+            yield from self._commit(shard, act)
+            return
+        while ranges:
+            whole = replace(act, ranges=ranges, is_whole=True)
+            answer = yield from self._commit(shard, whole, also=partial(self._write_letters, shard, ranges))
+            assert isinstance(answer, Settled)
+            if answer.taken:
+                return
+            ranges = without(ranges, [part for part, _ in answer.refused])
 
-    def _commit(self, shard: ShardId, act: Act, *, is_over: bool = False) -> Steps[Answer]:
+    def _write_letters(self, shard: ShardId, ranges: Sequence[Range], answer: Settled) -> None:
+        if answer.taken:
+            self._table.facts.buried(_places(shard, ranges))
+
+    def _commit(
+        self,
+        shard: ShardId,
+        act: Act,
+        *,
+        is_over: bool = False,
+        also: Callable[[Settled], None] = lambda _: None,
+    ) -> Steps[Answer]:
+        """`also`: of what is settled, in the same transaction."""
         left = self._watches.left(GROUP, shard)
         if "an ack looks at no clock" in self._switches and isinstance(act, Settle):
             left = {}
@@ -133,6 +154,8 @@ class SharedHub:
                 told = {pledge: rest - (row.left.get(pledge, rest) - rest) for pledge, rest in left.items()}
             after, answer = step(row, act, table.shards[shard], table.rules, told)
             table.rows[shard] = after
+            if isinstance(answer, Settled):
+                also(answer)
             _note(table.facts, shard, act, answer, is_over=is_over)
             return after, answer
 
@@ -177,6 +200,10 @@ def _note(facts: SharedFacts, shard: ShardId, act: Act, answer: Answer, *, is_ov
                 facts.given_back(place, act.hold, is_counted=False)
             case How.EXTEND | How.DOOM:
                 facts.extended(place, act.hold, act.for_ms)
+
+
+def _taken(act: Settle, answer: Settled) -> list[Range]:
+    return without(list(act.ranges), [part for part, _ in answer.refused])
 
 
 def _places(shard: ShardId, ranges: Sequence[Range]) -> list[tuple[int, int]]:

@@ -34,7 +34,15 @@ from shoal.core.positions import Start
 from shoal.core.reading import BatchMeta, ReadLimits
 from shoal.core.retention import Cut, ShardFront
 from shoal.lease_port import LiveTable
-from shoal.share_port import PositionService, PositionStore, ShareNews, ShareService, ShareStore
+from shoal.share_port import (
+    PositionService,
+    PositionStore,
+    ShareAnswer,
+    ShareNews,
+    ShareService,
+    ShareStore,
+    ShareTouch,
+)
 from shoal.wire.batch import Batch
 
 
@@ -309,6 +317,15 @@ class ChangeSignal(Protocol):
 
 class Store(CatalogStore, LogStore, GroupStore, ShareStore, PositionStore, Protocol):
     """A whole store."""
+
+    def bury(
+        self, touch: ShareTouch, letters: AppendRequest, now_ms: int
+    ) -> tuple[ShareAnswer, AppendAnswer | None]:
+        """An act on a shared group that says these records are dead, and the letters, in one commit.
+
+        None instead of an answer about the letters: the act was refused, and nothing was appended. If the
+        letters cannot be appended, the act is not done either.
+        """
 
     @property
     def signal(self) -> ChangeSignal:

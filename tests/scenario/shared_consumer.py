@@ -5,11 +5,17 @@ It writes down what it has acknowledged once the hub has said so; SIGKILL may co
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from pathlib import Path
+from unittest.mock import patch
 
 import shoal
 from shoal.core.errors import HoldExpired
+from shoal.hub import shared
+from shoal.store.sql import shares
+from shoal.store.sql.store import SQLStore
 from shoal.testing.workers import Report
 
 STREAM, GROUP = "jobs", "queue"
@@ -35,6 +41,25 @@ def consume(report: Report, url: str, log: Path, seed: int) -> None:
                 continue  # The machine was slow; another has them.
             out.write("".join(f"{received.shard}:{low}-{high}\n" for low, high in done))
             out.flush()
+
+
+def bury_and_die(report: Report, url: str, moment: str) -> None:
+    """Reject a record, and be killed in the transaction that buries it, or as soon as that is committed."""
+    where: tuple[object, str] = (shares, "appended") if moment == "before the commit" else (SQLStore, "bury")
+    real = getattr(*where)
+
+    def dying(*given: object) -> None:
+        real(*given)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with (
+        patch.object(shared, "BURY_MS", 300),
+        patch.object(where[0], where[1], dying),
+        shoal.connect(url) as hub,
+    ):
+        consumer = shoal.SharedConsumer(hub, STREAM, GROUP)
+        consumer.reject(consumer.receive(1, visibility=60.0), reason="poison")
+    report("it lives")
 
 
 def _settle(

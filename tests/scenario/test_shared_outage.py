@@ -82,7 +82,7 @@ def test_a_burial_that_was_cut_short_is_made_good_by_whoever_receives_next(
         consumer = SharedConsumer(hub, "jobs", "queue")
         received = consumer.receive()
         with monkeypatch.context() as patched:
-            patched.setattr("shoal.hub.shared.bury", cut_short)
+            patched.setattr("shoal.hub.shared.letters", cut_short)
             with pytest.raises(OSError, match="ends here"):
                 consumer.reject(received, reason="poison")
         assert not SharedConsumer(other, "jobs", "queue").receive(wait=1.0), "nobody receives it again"

@@ -309,6 +309,19 @@ def test_a_record_that_was_rejected_is_never_handed_out_again_even_if_its_burial
     assert (later.given, later.doomed) == ((), ((0, 1, 1),))
 
 
+def test_all_or_nothing_touches_nothing_if_one_record_is_refused() -> None:
+    """So that dead letters can be written in the same commit: for each of them, or for none."""
+    state, granted = receive(ShareState(), 4)
+    state, _ = settle(state, granted.hold, [(1, 2)])
+    whole = Settle(consumer="ada", hold=granted.hold, ranges=[(0, 4)], how=How.DEAD, is_whole=True)
+    after, answer = stepped(state, whole, a_shard(4), RULES, 0)
+    assert after == state
+    assert answer == Settled(refused=(((1, 2), Why.SETTLED),))
+    after, answer = stepped(state, replace(whole, ranges=[(0, 1), (2, 4)]), a_shard(4), RULES, 0)
+    assert answer == Settled(taken=3)
+    assert (after.dead, after.open) == (3, ())
+
+
 def test_a_delayed_release_comes_back_when_its_time_has_come() -> None:
     state, granted = receive(ShareState(), 1, end=1)
     state, _ = settle(state, granted.hold, [(0, 1)], How.RELEASE, for_ms=70)

@@ -7,9 +7,7 @@ to another when its time is over, or at once if it is closed.
 from __future__ import annotations
 
 import logging
-import os
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +15,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from shoal.complaints import Complaints
+from shoal.consumer.joining import own_name
 from shoal.consumer.membership import BOOT_CLOCK
 from shoal.core.checking import as_whole, is_instance_of, is_number, is_whole
 from shoal.core.errors import (
@@ -127,7 +126,7 @@ class SharedConsumer:
         self.group = found.name
         self._group_id = found.id
         self._visibility_ms = found.settings.visibility_ms or round(VISIBILITY_S * 1000)
-        self.name = _own_name() if name is None else checked_name("name", name)
+        self.name = own_name() if name is None else checked_name("name", name)
         self._is_closed = False
         self._complaints = Complaints(_log)
         self.renew()
@@ -384,11 +383,6 @@ def _raise_refused(shard: int, answer: Settled) -> None:
         offsets = [offset for (low, high), of in answer.refused if of is why for offset in range(low, high)]
         if offsets:
             raise kind(shard=shard, offsets=offsets, taken=answer.taken)
-
-
-def _own_name() -> str:
-    host = "".join(letter if letter.isalnum() else "-" for letter in socket.gethostname())[:64]
-    return f"{host}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 _KINDS: Final[Sequence[tuple[Why, type[RecordsRefused]]]] = (

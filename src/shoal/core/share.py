@@ -293,11 +293,13 @@ def _settled(state: ShareState, act: Settle, shard: Shard, rules: ShareRules) ->
     carved = carve(state.open, act.ranges)
     mine = [part for part in carved.parts if part.hold == act.hold and act.hold]
     others = [part for part in carved.parts if part.hold != act.hold or not act.hold]
+    refused = [((part.low, part.high), _why(part, act)) for part in others]
+    refused += [piece for part in carved.missing for piece in _missing(part, state.next)]
+    if refused and act.is_whole:
+        return state, Settled(refused=tuple(sorted(refused)))
     if mine and (act.how in (How.EXTEND, How.DOOM) or (act.how is How.RELEASE and act.for_ms)):
         state = _pledged(state, act.for_ms)
     again, doomed = _after(mine, act, state.pledges, rules)
-    refused = [((part.low, part.high), _why(part, act)) for part in others]
-    refused += [piece for part in carved.missing for piece in _missing(part, state.next)]
     after = _with_open(state, put_back(carved, [*others, *again]))
     taken = records(mine) - records(doomed)
     if act.how is How.ACK:

@@ -52,6 +52,8 @@ class Settle:
     how: How
     for_ms: int = 0
     """Of a release, how long they are to wait; of an extension, how long they are held from now on."""
+    is_whole: bool = False
+    """All or nothing: if one of them is refused, none is touched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

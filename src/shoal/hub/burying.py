@@ -1,4 +1,4 @@
-"""Puts records of a shared group into its dead stream, durably: the same stream that workers use."""
+"""Dead letters of a shared group, ready for its dead stream: the same stream that workers use."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from shoal.core.aside import Origin, dead_stream, kept_for_ever, own_headers
-from shoal.core.errors import ShoalError, StreamExists
-from shoal.core.model import Appended, ShardId, StreamInfo, StreamName, StreamSettings
+from shoal.core.errors import ShardClosed, ShoalError, StreamExists
+from shoal.core.model import ShardId, StreamInfo, StreamName, StreamSettings
 from shoal.core.share_acts import Given
-from shoal.ports import Submission
+from shoal.ports import AppendRequest, ShardShut, Submission
 from shoal.wire.batch import Batch
 from shoal.wire.fitting import check_value, fit_records
 from shoal.wire.layout import Layout
 from shoal.wire.record import Record
 
 _ERROR_MAX: Final = 1000
-_AT_ONCE: Final = 1000
 
 
 class Log(Protocol):
@@ -26,39 +25,48 @@ class Log(Protocol):
 
     def create_stream(self, name: StreamName, settings: StreamSettings, shards: int) -> StreamInfo: ...
     def describe_stream(self, name: StreamName) -> StreamInfo: ...
-    def append(self, stream: StreamInfo, batches: Sequence[Submission]) -> list[Appended | ShoalError]: ...
+    def prepare(self, stream: StreamInfo, submission: Submission) -> AppendRequest | ShoalError: ...
 
 
-def bury(
+def letters(
     log: Log, stream: StreamInfo, group: str, batch: Batch, *, given: Sequence[Given], reason: str
-) -> None:
-    """Append the records of a batch, each with where it came from and why it died. Returns when durable."""
-    where = dead_stream(stream.full_name, group)
-    with suppress(StreamExists):
-        log.create_stream(where, kept_for_ever(stream.settings), 1)
-    dead = log.describe_stream(where)
+) -> AppendRequest:
+    """The records of a batch, each with where it came from and why it died, to be appended."""
+    dead = _dead(log, stream, group)
     attempts = {offset: one.attempts for one in given for offset in range(one.low, one.high)}
     records = list(batch)
     layout = Layout(dead.settings.schema)
-    for at in range(0, len(records), _AT_ONCE):
-        some = records[at : at + _AT_ONCE]
-        headers = [
+    fitted = fit_records(
+        layout,
+        [check_value(layout, record.value)[0] for record in records],
+        [record.key for record in records],
+        [time.time_ns() // 1_000_000] * len(records),
+        [
             {
                 **own_headers(record.headers),
                 **_origin(stream, batch.shard, record, attempts.get(record.offset, 1), reason).headers(),
             }
-            for record in some
-        ]
-        fitted = fit_records(
-            layout,
-            [check_value(layout, record.value)[0] for record in some],
-            [record.key for record in some],
-            [time.time_ns() // 1_000_000] * len(some),
-            headers,
-        )
-        (answer,) = log.append(dead, [Submission(shard=ShardId(0), batch=fitted)])
-        if isinstance(answer, ShoalError):
-            raise answer
+            for record in records
+        ],
+    )
+    prepared = log.prepare(dead, Submission(shard=ShardId(0), batch=fitted))
+    if isinstance(prepared, ShoalError):
+        raise prepared
+    return prepared
+
+
+def closed(log: Log, stream: StreamInfo, group: str, answer: ShardShut) -> ShardClosed:
+    """Someone has split the dead stream, or merged it."""
+    dead = _dead(log, stream, group)
+    return ShardClosed(stream=dead, shard=0, last_sequence=answer.last_sequence)
+
+
+def _dead(log: Log, stream: StreamInfo, group: str) -> StreamInfo:
+    """The group's dead stream, made if it is not there."""
+    where = dead_stream(stream.full_name, group)
+    with suppress(StreamExists):
+        log.create_stream(where, kept_for_ever(stream.settings), 1)
+    return log.describe_stream(where)
 
 
 def _origin(stream: StreamInfo, shard: int, record: Record, attempts: int, reason: str) -> Origin:

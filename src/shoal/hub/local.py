@@ -313,6 +313,11 @@ class LocalHub:
             layout = self._layouts[stream.id] = Layout(stream.settings.schema)
         return layout
 
+    def prepare(self, stream: StreamInfo, submission: Submission) -> AppendRequest | ShoalError:
+        """A batch as the store takes it, for one who appends it together with something else."""
+        with self._encoders:
+            return self._prepare(stream, submission)
+
     def _prepare(self, stream: StreamInfo, submission: Submission) -> AppendRequest | ShoalError:
         """The encoded request, or why this batch, and no other, cannot be appended."""
         try:

@@ -1,7 +1,7 @@
 """Shared groups for their consumers: look, ask the shard's machine under its lock, read what was handed out.
 
 Acts of many consumers share commits. Who waits is woken by appends, by news (something was given back), or by
-time. Records that had their last attempt are put into the dead stream here, before they are settled.
+time. Records that had their last attempt are put into the dead stream here, in the commit that settles them.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from shoal.core.errors import ShoalError
+from shoal.core.errors import ShoalError, StoreBusy
 from shoal.core.group import Delivery, check_delivery
 from shoal.core.limits import KEYS_AHEAD
-from shoal.core.model import Shard, ShardId, StreamName
+from shoal.core.model import Appended, Shard, ShardId, StreamName
 from shoal.core.share import Outlook, ShareState, outlook
 from shoal.core.share_acts import DOOMED, Act, Given, Granted, How, Receive, Reopen, Settle, Settled
 from shoal.core.share_view import full_text, receivable, rules_of
-from shoal.core.spans import Range, without
+from shoal.core.spans import Range, ranges_of, without
 from shoal.forks import renew_in_child
-from shoal.hub.burying import Log, bury
+from shoal.hub.burying import Log, closed, letters
 from shoal.hub.committer import Committer
 from shoal.hub.held_records import HeldRecords, Reading
 from shoal.hub.ownerless import OwnerlessGroups
 from shoal.hub.watches import Watches
-from shoal.ports import Following, Place, ShardEnd, Store
+from shoal.ports import Following, Place, ShardEnd, ShardGone, ShardShut, Store
 from shoal.share_port import Received, Settling, ShareAnswer, ShareNews, ShareTouch, ShareView
+from shoal.wire.batch import Batch
 
 _log: Final = logging.getLogger("shoal.hub.shared")
 
@@ -226,25 +227,66 @@ class LocalShares:
     def _bury(
         self, view: ShareView, shard: ShardId, held_by: tuple[str, int], given: Sequence[Given], reason: str
     ) -> Settled:
-        """Into the dead stream, and only then settled. A crash between leaves them to be buried again."""
-        ranges = [(one.low, one.high) for one in given]
-        left: Sequence[Range] = ranges
+        """Into the dead stream, and settled in the same commit: whatever ends when, it is there once."""
+        left: Sequence[Range] = [(one.low, one.high) for one in given]
+        dead = Settle(consumer=held_by[0], hold=held_by[1], ranges=(), how=How.DEAD)
+        done = Settled()
         while left:
-            batch, left = self._records.read(view.stream, shard, [Given(*part, 0) for part in left], None)
+            batch, later = self._records.read(view.stream, shard, [Given(*part, 0) for part in left], None)
+            now, left = without(left, later), later
+            kept: Sequence[Range] = ()
             if batch is not None:
-                bury(self._log, view.stream, view.group.name, batch, given=given, reason=reason)
-        act = Settle(consumer=held_by[0], hold=held_by[1], ranges=ranges, how=How.DEAD)
-        _, answer = self._commit(view, shard, act)
-        assert isinstance(answer, Settled)
+                kept = ranges_of(batch.offsets)
+                act = replace(dead, ranges=kept, is_whole=True)
+                done = _added(done, self._bury_batch(view, act, batch, given=given, reason=reason))
+            if gone := without(now, kept):  # Retention was faster.
+                _, answer = self._commit(view, shard, replace(dead, ranges=gone))
+                assert isinstance(answer, Settled)
+                done = _added(done, answer)
         _log.warning(
             "group %s of %s: %s records of shard %s went to the dead stream: %s",
             view.group.name,
             view.stream.full_name,
-            answer.taken,
+            done.taken,
             shard,
             reason,
         )
-        return answer
+        return done
+
+    def _bury_batch(
+        self,
+        view: ShareView,
+        act: Settle,
+        batch: Batch,
+        *,
+        given: Sequence[Given],
+        reason: str,
+    ) -> Settled:
+        """All that is still the holder's: what another has buried meanwhile is refused, and left out."""
+        shard, refused = ShardId(batch.shard), Settled()
+        for _ in range(_ROUNDS):
+            request = letters(self._log, view.stream, view.group.name, batch, given=given, reason=reason)
+            answer, written = self._store.bury(self._touch(view, shard, act), request, _now_ms())
+            if isinstance(written, Appended):
+                _, settled = self._answered(view, shard, answer)
+                assert isinstance(settled, Settled)
+                self._store.signal.ring([(ShardEnd(request.stream_id, request.shard), written.next_offset)])
+                return _added(refused, settled)
+            if isinstance(written, ShardGone):
+                continue  # The dead stream was deleted since we looked; it is made again.
+            if isinstance(written, ShardShut):
+                raise closed(self._log, view.stream, view.group.name, written)
+            if written is not None:
+                raise written
+            _, settled = self._answered(view, shard, answer)
+            assert isinstance(settled, Settled)
+            refused = _added(refused, settled)
+            ranges = without(act.ranges, [part for part, _ in settled.refused])
+            if not ranges:
+                return refused
+            act = replace(act, ranges=ranges)
+            batch = batch.part([offset for low, high in ranges for offset in range(low, high)])
+        raise StoreBusy(f"dead letters of group {view.group.name} find no place", 0.0)
 
     # --- Commits. ---
 
@@ -257,33 +299,33 @@ class LocalShares:
         """All in one commit, with those of others; the first error is raised after all were done."""
         if not acts:
             return []
-        rules = rules_of(view.group.settings)
-        known = self._known(view)
-        answers = self._committer.commit(
-            [
-                ShareTouch(
-                    group_id=view.group.id,
-                    stream_id=view.stream.id,
-                    shard=shard,
-                    act=act,
-                    rules=rules,
-                    left=self._watches.left(view.group.id, shard),
-                    seen=known.version(shard),
-                )
-                for shard, act in acts
-            ]
+        answers = self._committer.commit([self._touch(view, shard, act) for shard, act in acts])
+        return [self._answered(view, shard, answer) for (shard, _), answer in zip(acts, answers, strict=True)]
+
+    def _touch(self, view: ShareView, shard: ShardId, act: Act) -> ShareTouch:
+        return ShareTouch(
+            group_id=view.group.id,
+            stream_id=view.stream.id,
+            shard=shard,
+            act=act,
+            rules=rules_of(view.group.settings),
+            left=self._watches.left(view.group.id, shard),
+            seen=self._known(view).version(shard),
         )
-        done = []
-        for (shard, _), answer in zip(acts, answers, strict=True):
-            if isinstance(answer, ShoalError):
-                self._forget(view.group.id)
-                raise answer
-            self._watches.see(view.group.id, shard, answer[0])
-            if known.see([(shard, answer[0])]):
-                self._store.signal.ring([(ShareNews(view.group.id), known.news)])
-            self._warn_of_losses(view, shard, answer[0])
-            done.append(answer)
-        return done
+
+    def _answered(
+        self, view: ShareView, shard: ShardId, answer: ShareAnswer
+    ) -> tuple[ShareState, Granted | Settled]:
+        """Raise what the store refused; otherwise see the state, and let others know what is new in it."""
+        if isinstance(answer, ShoalError):
+            self._forget(view.group.id)
+            raise answer
+        known = self._known(view)
+        self._watches.see(view.group.id, shard, answer[0])
+        if known.see([(shard, answer[0])]):
+            self._store.signal.ring([(ShareNews(view.group.id), known.news)])
+        self._warn_of_losses(view, shard, answer[0])
+        return answer
 
     def _forget(self, group_id: int) -> None:
         with self._lock:
@@ -385,6 +427,14 @@ def _why_nothing(view: ShareView, looks: dict[ShardId, Outlook]) -> str:
     return "; ".join(
         f"shard {one} waits for {full_text(view.states[one], view.stream.shards[one])}" for one in full
     )
+
+
+def _added(one: Settled, other: Settled) -> Settled:
+    return Settled(taken=one.taken + other.taken, refused=(*one.refused, *other.refused))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _cut(given: Sequence[Given], end: int) -> list[Given]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import BigInteger, bindparam, func, insert, select, update
 from sqlalchemy.engine import Connection
@@ -12,13 +12,16 @@ from sqlalchemy.exc import IntegrityError
 
 from shoal.core.errors import ShoalError, StoreFailure, UnknownGroup
 from shoal.core.limits import RETRIES_MAX
-from shoal.core.model import Shard, ShardId
+from shoal.core.model import Appended, Shard, ShardId
 from shoal.core.share import ShareState, forgotten, step
+from shoal.core.share_acts import Answer, Settled
+from shoal.ports import AppendAnswer, AppendRequest
 from shoal.share_port import ShareAnswer, ShareNews, ShareTouch, ShareView
 from shoal.store.sql import tables
 from shoal.store.sql.catalog import SHARD_COLUMNS, info_of, shard_of
 from shoal.store.sql.database import Database
 from shoal.store.sql.group_rows import group_of
+from shoal.store.sql.log import appended
 from shoal.store.sql.prepared import PreparedSelect, PreparedWrite
 from shoal.wire.share_form import decoded, encoded
 
@@ -113,32 +116,56 @@ class SQLShares:
                 answers.append(error)
         return answers
 
+    def bury(
+        self, touch: ShareTouch, letters: AppendRequest, now_ms: int
+    ) -> tuple[ShareAnswer, AppendAnswer | None]:
+        """See Store. The group's row is locked before the dead stream's, by whoever needs both."""
+        try:
+            with self._database.write() as connection:
+                done = self._stepped(connection, [touch], now_ms)
+                (answer,) = done.answers
+                if isinstance(answer, ShoalError) or not _is_taken(answer[1]):
+                    written: AppendAnswer | None = None
+                else:
+                    (written,) = appended(connection, self._database, [letters], now_ms)
+                    if not isinstance(written, Appended):
+                        raise _NotWrittenError(answer, written)
+        except _NotWrittenError as error:
+            return error.answer, error.written
+        self._remember_shares(done.stored, done.changed)
+        return answer, written
+
     def _commit_shares(self, touches: Sequence[ShareTouch], now_ms: int) -> list[ShareAnswer]:
         with self._database.write() as connection:
-            before = self._lock_shares(connection, touches)
-            shards = _load_shards(connection, touches)
-            states = dict(before)
-            answers: list[ShareAnswer] = []
-            for touch in touches:
-                where = (touch.group_id, touch.shard)
-                if where not in states or (touch.stream_id, touch.shard) not in shards:
-                    answers.append(UnknownGroup(stream="?", group=str(touch.group_id)))
-                    continue
-                state = states[where]
-                if touch.seen > state.version:
-                    state = forgotten(state, touch.seen)
-                state, answer = step(
-                    state, touch.act, shards[touch.stream_id, touch.shard], touch.rules, touch.left
-                )
-                states[where] = state
-                answers.append((state, answer))
-            changed = {where: state for where, state in states.items() if state != before[where]}
-            stored = _save(connection, changed, before, now_ms)
-            told = {f"s{where[0]}" for where, state in changed.items() if state.news != before[where].news}
-            self._database.dialect.announce(connection, sorted(told))
+            done = self._stepped(connection, touches, now_ms)
         # Only now: what was rolled back must not be remembered.
-        self._remember_shares(stored, changed)
-        return answers
+        self._remember_shares(done.stored, done.changed)
+        return done.answers
+
+    def _stepped(self, connection: Connection, touches: Sequence[ShareTouch], now_ms: int) -> _Stepped:
+        """Lock, ask the machine, save, within a transaction."""
+        before = self._lock_shares(connection, touches)
+        shards = _load_shards(connection, touches)
+        states = dict(before)
+        answers: list[ShareAnswer] = []
+        for touch in touches:
+            where = (touch.group_id, touch.shard)
+            if where not in states or (touch.stream_id, touch.shard) not in shards:
+                answers.append(UnknownGroup(stream="?", group=str(touch.group_id)))
+                continue
+            state = states[where]
+            if touch.seen > state.version:
+                state = forgotten(state, touch.seen)
+            state, answer = step(
+                state, touch.act, shards[touch.stream_id, touch.shard], touch.rules, touch.left
+            )
+            states[where] = state
+            answers.append((state, answer))
+        changed = {where: state for where, state in states.items() if state != before[where]}
+        stored = _save(connection, changed, before, now_ms)
+        told = {f"s{where[0]}" for where, state in changed.items() if state.news != before[where].news}
+        self._database.dialect.announce(connection, sorted(told))
+        return _Stepped(answers, stored, changed)
 
     def _lock_shares(self, connection: Connection, touches: Sequence[ShareTouch]) -> dict[_Where, ShareState]:
         """All in one order, so that two commits never wait for each other."""
@@ -172,6 +199,26 @@ class SQLShares:
         with self._database.read() as connection:
             rows = _NEWS.rows(connection, {"wanted": sorted({place.group_id for place in places})})
         return {ShareNews(row.group_id): (int(row.news), True) for row in rows}
+
+
+class _Stepped(NamedTuple):
+    """What a transaction has done, once it is committed."""
+
+    answers: list[ShareAnswer]
+    stored: Mapping[_Where, bytes]
+    changed: Mapping[_Where, ShareState]
+
+
+class _NotWrittenError(Exception):
+    """The letters could not be appended: nothing of the transaction is kept."""
+
+    def __init__(self, answer: ShareAnswer, written: AppendAnswer) -> None:
+        super().__init__()
+        self.answer, self.written = answer, written
+
+
+def _is_taken(answer: Answer) -> bool:
+    return isinstance(answer, Settled) and bool(answer.taken)
 
 
 def _load_shards(connection: Connection, touches: Sequence[ShareTouch]) -> dict[tuple[int, ShardId], Shard]:
