@@ -11,17 +11,21 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Final, Protocol, Self
 
+from shoal.consumer.joining import missed_by_name
 from shoal.consumer.options import OnExpired
 from shoal.core.checking import is_number, is_whole
 from shoal.core.errors import (
     ConsumerClosed,
     InvalidInput,
     OffsetExpired,
+    OffsetOutOfRange,
     PositionMoved,
     StoreError,
+    UnknownGroup,
     UnknownPosition,
 )
 from shoal.core.group import Delivery, check_delivery
@@ -166,6 +170,16 @@ class BroadcastConsumer:
     # --- Reading. ---
 
     def _read(self) -> Batch | None:
+        """What comes next, of the stream that we began with: one of its name, made since, is another."""
+        try:
+            batch = self._next()
+        except OffsetOutOfRange:
+            self._service.refresh_stream(self._info)
+            raise
+        self._service.refresh_stream(self._info)
+        return batch
+
+    def _next(self) -> Batch | None:
         """From the first shard that has something, each time from another one on."""
         while True:
             shards = readable(self._info.shards, self._done, in_order=self._in_order)
@@ -226,7 +240,8 @@ class BroadcastConsumer:
     # --- The position. ---
 
     def _join(self) -> None:
-        found = self._service.positions.join(self._stream, self._group_id, self.name, self._incarnation)
+        with self._named():
+            found = self._service.positions.join(self._stream, self._group_id, self.name, self._incarnation)
         self._done = {int(shard): offset for shard, offset in found.items()}
         self._given = None
         self._saved = dict(self._done)
@@ -251,7 +266,8 @@ class BroadcastConsumer:
             _log.warning(
                 "consumer %s of %s: its position was dropped, and is made again", self.name, self.group
             )
-            self._service.positions.join(self._stream, self._group_id, self.name, self._incarnation)
+            with self._named():
+                self._service.positions.join(self._stream, self._group_id, self.name, self._incarnation)
             self._save(done)
         except PositionMoved:
             _log.warning("consumer %s of %s: the group was reset; going on from there", self.name, self.group)
@@ -259,7 +275,8 @@ class BroadcastConsumer:
 
     def _save(self, done: dict[int, int]) -> None:
         offsets = {ShardId(shard): offset for shard, offset in done.items()}
-        self._service.positions.save(self._stream, self._group_id, self.name, self._incarnation, offsets)
+        with self._named():
+            self._service.positions.save(self._stream, self._group_id, self.name, self._incarnation, offsets)
         self._saved, self._saved_s = done, time.monotonic()
 
     def _end(self, *, with_last: bool) -> None:
@@ -270,7 +287,13 @@ class BroadcastConsumer:
         self._is_closed = True
         if self._following is not None:
             self._following.close()
-        self._persist()
+        try:
+            self._persist()
+        except UnknownGroup:
+            _log.info("closing: group %s is deleted, and with it the position of %s", self.group, self.name)
+
+    def _named(self) -> AbstractContextManager[None]:
+        return missed_by_name(self._stream, self.group)
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Protocol
@@ -15,6 +15,7 @@ from shoal.consumer.membership import Listener, Membership
 from shoal.consumer.options import WorkerOptions
 from shoal.core.errors import GroupExists, UnknownGroup
 from shoal.core.group import GroupSettings
+from shoal.core.model import StreamName
 from shoal.core.names import stream_name
 from shoal.ports import HubService
 
@@ -73,6 +74,15 @@ def see_group(hub: HubCalls, stream: str, group: str, options: WorkerOptions) ->
 def as_retry(options: WorkerOptions) -> WorkerOptions:
     """The same for the group of a retry stream, which is the worker's own to make."""
     return replace(options, create_group=True, in_order=False, start="earliest")
+
+
+@contextmanager
+def missed_by_name(stream: StreamName, group: str) -> Iterator[None]:
+    """A group that is asked for by its number and is gone is missed under the name that the user knows."""
+    try:
+        yield
+    except UnknownGroup as error:
+        raise UnknownGroup(stream=str(stream), group=group) from error
 
 
 def own_name() -> str:

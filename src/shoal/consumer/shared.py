@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from shoal.complaints import Complaints
-from shoal.consumer.joining import own_name
+from shoal.consumer.joining import missed_by_name, own_name
 from shoal.consumer.membership import BOOT_CLOCK
 from shoal.core.checking import as_whole, is_instance_of, is_number, is_whole
 from shoal.core.errors import (
@@ -27,6 +27,7 @@ from shoal.core.errors import (
     NeverReceived,
     RecordsRefused,
     StoreError,
+    UnknownGroup,
 )
 from shoal.core.group import Delivery, check_delivery, visibility_ms
 from shoal.core.limits import (
@@ -165,13 +166,14 @@ class SharedConsumer:
             asked_s = time.clock_gettime(BOOT_CLOCK)
             # In slices, so that a close is noticed.
             slice_s = min(deadline - time.monotonic(), _SLICE_S)
-            found = self._service.shares.receive(
-                self._stream,
-                self._group_id,
-                asked,
-                wait_s=slice_s if slice_s > 0 else 0.0,
-                max_bytes=max_bytes,
-            )
+            with missed_by_name(self._stream, self.group):
+                found = self._service.shares.receive(
+                    self._stream,
+                    self._group_id,
+                    asked,
+                    wait_s=slice_s if slice_s > 0 else 0.0,
+                    max_bytes=max_bytes,
+                )
             if found.batch is not None or time.monotonic() >= deadline:
                 break
         received = ReceivedBatch(
@@ -249,6 +251,8 @@ class SharedConsumer:
         try:
             # What ran out meanwhile is refused, and comes to others anyway.
             self._service.shares.settle(self._stream, self._group_id, settlings)
+        except UnknownGroup:
+            _log.info("closing: group %s is deleted, and with it what was in hand", self.group)
         except StoreError as error:
             if not error.retriable:
                 raise
@@ -309,7 +313,8 @@ class SharedConsumer:
         is_again = False
         while True:
             try:
-                answer = call(settling)
+                with missed_by_name(self._stream, self.group):
+                    answer = call(settling)
             except StoreError as error:
                 if not error.retriable or received.deadline_s <= _OUTAGE_S:
                     raise

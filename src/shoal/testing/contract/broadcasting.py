@@ -16,6 +16,7 @@ from shoal.core.errors import (
     OffsetExpired,
     UnknownGroup,
     UnknownPosition,
+    UnknownStream,
     WrongDelivery,
 )
 from shoal.core.group import ShardState
@@ -240,3 +241,28 @@ class BroadcastContract(HubSuite):
         for call in (consumer.poll, consumer.save):
             with pytest.raises(ConsumerClosed):
                 call()
+
+    @pytest.mark.parametrize("records", [1, 9])
+    def test_a_stream_that_is_deleted_and_made_again_under_a_position_is_another(
+        self, hub: Hub, orders: str, connect_again: ConnectAgain, records: int
+    ) -> None:
+        """Whether the new one reaches as far as the position does, or not."""
+        hub.create_stream(orders, shards=1)
+        hub.append(orders, 0, [b"old"] * 5)
+        hub.create_group(orders, "screens", delivery="broadcast")
+        consumer = BroadcastConsumer(hub, orders, "screens", "hall")
+        assert len(drained(consumer)) == 5
+        other = connect_again()
+        other.delete_stream(orders)
+        with pytest.raises(UnknownStream):
+            consumer.poll()
+        other.create_stream(orders, shards=1)
+        other.append(orders, 0, [b"new"] * records)
+        other.create_group(orders, "screens", delivery="broadcast")
+        with pytest.raises(UnknownStream):
+            consumer.poll()
+        with pytest.raises(UnknownGroup, match="'screens'"):
+            consumer.save()
+        consumer.close()
+        with BroadcastConsumer(hub, orders, "screens", "hall") as fresh:
+            assert drained(fresh) == [b"new"] * records

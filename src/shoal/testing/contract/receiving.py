@@ -565,3 +565,27 @@ class ReceivingContract(HubSuite):
         with pytest.raises(UnknownGroup):
             consumer.receive()
         assert len(shoal.SharedConsumer(hub, orders, "queue").receive()) == 2
+
+    def test_a_stream_that_is_deleted_and_made_again_under_a_consumer_is_another(
+        self, hub: Hub, orders: str, connect_again: ConnectAgain
+    ) -> None:
+        hub.create_stream(orders, shards=1)
+        hub.append(orders, 0, values(3))
+        hub.create_group(orders, "queue", delivery="shared", visibility=LONG)
+        consumer = SharedConsumer(hub, orders, "queue")
+        received = consumer.receive(2)
+        other = connect_again()
+        other.delete_stream(orders)
+        for call in (consumer.receive, lambda: consumer.ack(received), lambda: consumer.reject(received)):
+            with pytest.raises(UnknownGroup, match="'queue'"):
+                call()
+        other.create_stream(orders, shards=1)
+        other.create_group(orders, "queue", delivery="shared")
+        other.append(orders, 0, [b"new"] * 5)
+        for call in (consumer.receive, lambda: consumer.ack(received), lambda: consumer.reject(received)):
+            with pytest.raises(UnknownGroup, match="'queue'"):
+                call()
+        consumer.close()
+        with SharedConsumer(hub, orders, "queue") as fresh:
+            assert [record.value for record in fresh.receive()] == [b"new"] * 5
+        assert not hub.dead_letters(orders, "queue")
