@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from typing import Final
 
 from shoal.core.errors import ShoalError
 from shoal.core.model import ShardId
@@ -12,6 +13,9 @@ from shoal.core.spans import Range, ranges_of
 from sim.history import History
 from sim.loop import MS, Process, Steps
 from sim.shared_hub import SharedHub
+
+IDLE_MS: Final = 250
+"""How long one that got nothing waits at most: nothing wakes it in these worlds but time."""
 
 Reach = Callable[[Callable[[SharedHub], Steps[object]]], Steps[object]]
 """Has a hub do something, in this process or elsewhere."""
@@ -60,7 +64,7 @@ class SharedWorker:
         shard, granted, due = found
         assert isinstance(granted, Granted)
         if not granted.given:
-            return min(100, due + 1 if due is not None else 100)
+            return min(IDLE_MS, due + 1 if due is not None else IDLE_MS)
         received_us, self._is_extended = self.process.watch_us(), False
         offsets = [offset for one in granted.given for offset in range(one.low, one.high)]
         is_slow = rng.random() < self._sloppiness

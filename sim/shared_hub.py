@@ -170,7 +170,7 @@ class SharedHub:
             early = (self.process.watch_us() - before_us) // 1000
         for shard, row in rows.items():
             left = {pledge: rest - early for pledge, rest in row.left.items()}
-            self._watches.see(GROUP, shard, replace(row, left=left))
+            self._watches.see(GROUP, shard, replace(row, left=left) if early else row)
 
     def _make_rows(self) -> dict[ShardId, ShareState]:
         for shard in self._table.shards:

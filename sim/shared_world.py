@@ -25,10 +25,10 @@ from sim.store import Store
 from sim.swarm import chosen
 from sim.world import Outcome
 
-SAFETY_MS: Final = 2_500
+SAFETY_MS: Final = 2_000
 LIVENESS_MS: Final = 30_000
 """On top: what was never settled runs out as often as the group allows, and a key's records one by one."""
-RECORDS_MAX: Final = 90
+RECORDS_MAX: Final = 60
 KEYS: Final = 5
 
 

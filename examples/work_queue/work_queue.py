@@ -20,7 +20,7 @@ POISON = b"job-66"
 def work(hub: shoal.Hub, name: str, done: Counter[bytes]) -> None:
     """Receive jobs and settle each, until none has come for a while."""
     with shoal.SharedConsumer(hub, "jobs", "thumbnails", name) as consumer:
-        while received := consumer.receive(max=20, wait=2.0):
+        while received := consumer.receive(max=20, wait=1.0):
             for record in received:
                 job = record.value
                 if job == POISON:

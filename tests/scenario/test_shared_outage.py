@@ -85,7 +85,7 @@ def test_a_burial_that_was_cut_short_is_made_good_by_whoever_receives_next(
             patched.setattr("shoal.hub.shared.letters", cut_short)
             with pytest.raises(OSError, match="ends here"):
                 consumer.reject(received, reason="poison")
-        assert not SharedConsumer(other, "jobs", "queue").receive(wait=1.0), "nobody receives it again"
+        assert not SharedConsumer(other, "jobs", "queue").receive(wait=0.5), "nobody receives it again"
         assert [letter.value for letter in hub.dead_letters("jobs", "queue")] == [b"poison"]
         assert hub.describe_group("jobs", "queue").lag == 0
 

@@ -20,7 +20,7 @@ from shoal.core.errors import (
     WrongDelivery,
 )
 from shoal.core.group import ShardState
-from shoal.testing.contract.suite import ConnectAgain, HubSuite
+from shoal.testing.contract.suite import ConnectAgain, HubSuite, of_rules
 
 WAIT_S = 20.0
 
@@ -56,6 +56,7 @@ class BroadcastContract(HubSuite):
         ]
         assert [shard.checkpoint for shard in info.shards] == [2, 1]
 
+    @of_rules
     def test_what_was_returned_last_comes_again_unless_it_was_saved_or_polled_past(
         self, hub: Hub, orders: str
     ) -> None:
@@ -74,6 +75,7 @@ class BroadcastContract(HubSuite):
         with BroadcastConsumer(hub, orders, "screens", "hall") as consumer:
             assert drained(consumer) == [b"b"]
 
+    @of_rules
     def test_a_consumer_that_is_killed_repeats_only_what_was_not_saved(self, hub: Hub, orders: str) -> None:
         hub.create_stream(orders, shards=1)
         hub.create_group(orders, "screens", delivery="broadcast")
@@ -86,6 +88,7 @@ class BroadcastContract(HubSuite):
         with BroadcastConsumer(hub, orders, "screens", "hall") as consumer:
             assert drained(consumer) == [b"b"]
 
+    @of_rules
     def test_children_come_after_their_parent_and_from_their_beginning(self, hub: Hub, orders: str) -> None:
         hub.create_stream(orders, shards=1)
         hub.create_group(orders, "screens", delivery="broadcast", start="latest")
@@ -116,6 +119,7 @@ class BroadcastContract(HubSuite):
             assert [record.value for record in batch] == [b"news"]
             assert consumer.poll(0.05) is None
 
+    @of_rules
     def test_iteration_goes_on_until_the_consumer_is_closed(self, hub: Hub, orders: str) -> None:
         hub.create_stream(orders, shards=1)
         hub.create_group(orders, "screens", delivery="broadcast")
@@ -194,6 +198,7 @@ class BroadcastContract(HubSuite):
             with BroadcastConsumer(hub, orders, "screens", name) as consumer:
                 assert drained(consumer) == [b"b", b"c"]
 
+    @of_rules
     def test_retention_that_overtakes_stops_or_is_jumped_over_and_counted(
         self, hub: Hub, orders: str
     ) -> None:
@@ -216,6 +221,7 @@ class BroadcastContract(HubSuite):
         assert drained(leaps) == [b"new"]
         leaps.close()
 
+    @of_rules
     def test_what_a_broadcast_consumer_is_asked_is_checked(self, hub: Hub, orders: str) -> None:
         hub.create_stream(orders, shards=1)
         hub.create_group(orders, "screens", delivery="broadcast")
