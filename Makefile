@@ -29,7 +29,7 @@ servers: ## Install the database servers that are missing (needs root), or say w
 # The tests come last and print the last line, which names what was missing and what did not run.
 test: $(STAMP) servers ## Everything: environment, servers, checks, tests
 	@$(MAKE) --no-print-directory check
-	@$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+	@scripts/run-tests $(VENV)/bin/python $(PYTEST_ARGS)
 
 check: $(STAMP) ## Lint, format, types, layers
 	@$(VENV)/bin/ruff check --quiet .
