@@ -34,6 +34,7 @@ class HubCalls(Protocol):
         handover_timeout: float | None = ...,
         coordination: str = ...,
         strategy: str = ...,
+        failure: str | None = ...,
         start: str | datetime | Mapping[int, int] = ...,
     ) -> object: ...
     def append(self, stream: str, shard: int, records: Sequence[Any]) -> object: ...
@@ -65,6 +66,7 @@ def see_group(hub: HubCalls, stream: str, group: str, options: WorkerOptions) ->
                 handover_timeout=options.handover_timeout,
                 coordination=options.coordination,
                 strategy=options.strategy,
+                failure=None if options.failure is None else options.failure.policy,
                 start=options.start,
             )
     return groups.find(stream_name(stream), group).settings

@@ -77,11 +77,11 @@ class WorkerOptions:
     log_interval: float | None = 60.0
     """How often a line with its figures is logged, at INFO. None: never."""
     failure: FailureRules | None = None
-    """None: as the group says, with the usual figures."""
+    """None: as the group says, with the usual figures; so does one that names no policy."""
     outages: tuple[type[BaseException], ...] = (ConnectionError, TimeoutError)
     """Errors that mean the sink is out, and no record is to blame."""
     create_group: bool = True
-    """Make the group if there is none, as these say:"""
+    """Make the group if there is none, with the policy of `failure` and as these say:"""
     start: str | datetime | Mapping[int, int] = "earliest"
     in_order: bool = True
     timeout: float = 20.0
