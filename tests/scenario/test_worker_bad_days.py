@@ -645,6 +645,44 @@ def test_what_makes_no_sense_is_refused_when_the_worker_is_made(
         work(save_now, **{option: value})
 
 
+@pytest.mark.parametrize("wrong", ["sqlite:///shoal.db", None, shoal.connect, object()])
+def test_what_is_no_hub_is_refused_when_a_worker_or_a_consumer_is_made(wrong: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"^hub="):
+        Worker(wrong, STREAM, GROUP, save_now)
+    with pytest.raises(InvalidInput, match=r"^hub="):
+        shoal.Consumer(wrong, group=GROUP)
+
+
+class WithoutProcess(Processor):
+    """It overrides nothing."""
+
+
+class WithoutEnds:
+    def process(self, batch: Batch, checkpointer: Checkpointer) -> None: ...
+
+
+class Coroutines(Processor):
+    async def process(self, batch: Batch, checkpointer: Checkpointer) -> None: ...  # type: ignore[override]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (Processor, "does not override process"),
+        (WithoutProcess, "does not override process"),
+        (WithoutEnds, "no initialize and no shutdown"),
+        (Coroutines, "see AsyncWorker"),
+        (dict, "no initialize and no process and no shutdown"),
+    ],
+)
+def test_a_class_that_is_no_processors_is_refused_when_the_worker_is_made(
+    work: Make, wrong: type, reason: str
+) -> None:
+    with pytest.raises(InvalidInput, match=reason) as caught:
+        work(wrong)
+    assert caught.value.field == "processor"
+
+
 @pytest.mark.parametrize("kind", [RuntimeError, SystemExit])
 def test_a_listener_that_raises_does_no_harm(work: Make, kind: type[BaseException]) -> None:
     def listener(what: str, shard: int, epoch: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from shoal.consumer.membership import Listener, Membership
 from shoal.consumer.options import WorkerOptions
-from shoal.core.errors import GroupExists, UnknownGroup
+from shoal.core.errors import GroupExists, InvalidInput, UnknownGroup
 from shoal.core.group import GroupSettings
 from shoal.core.names import stream_name
 from shoal.ports import HubService
@@ -47,6 +47,13 @@ class HubCalls(Protocol):
         heartbeat_interval: float | None = None,
         listener: Listener | None = None,
     ) -> Membership: ...
+
+
+def checked_hub(hub: HubCalls) -> HubCalls:
+    """Refuse what is no hub."""
+    if not all(callable(getattr(hub, name, None)) for name in ("join_group", "create_group", "append")):
+        raise InvalidInput("hub", hub, "a hub; make one with shoal.connect(url)")
+    return hub
 
 
 def see_group(hub: HubCalls, stream: str, group: str, options: WorkerOptions) -> GroupSettings:

@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 from shoal.consumer.aside import Aside
 from shoal.consumer.figures import Lag, WorkerFigures, shard_lag
 from shoal.consumer.held import Hosting, InThreads
-from shoal.consumer.joining import HubCalls, as_retry, own_name, see_group
+from shoal.consumer.joining import HubCalls, as_retry, checked_hub, own_name, see_group
 from shoal.consumer.lane_pool import LanePool
 from shoal.consumer.membership import Membership, boot_ms
 from shoal.consumer.options import Lanes, WorkerOptions
@@ -76,7 +76,7 @@ class Worker:
             self.options = replace(options or WorkerOptions(), **changes)
         except TypeError as error:
             raise InvalidInput("options", sorted(changes), f"{error}; see WorkerOptions") from error
-        self._hub = hub
+        self._hub = checked_hub(hub)
         self._pool: LanePool | None = None
         if hosting is None:
             hosting = self._host(factory_of(processor))
