@@ -10,7 +10,9 @@ from typing import Literal
 
 from shoal.core.checking import is_number, is_whole
 from shoal.core.errors import InvalidInput
+from shoal.core.group import Coordination, handover_timeout_ms, timeout_ms
 from shoal.core.limits import DURATION_S_MAX, LANES_MAX
+from shoal.core.names import checked_name
 from shoal.core.retry import FailureRules
 
 
@@ -54,7 +56,7 @@ class WorkerOptions:
     ahead_bytes: int = 64_000_000
     """What all shards together may have fetched and not yet finished."""
     fetchers: int = 2
-    """Threads that read from the hub."""
+    """Reads of the hub that are under way at once."""
     batch_records: int = 1_000_000
     """At most, handed to `process` at once."""
     persist_interval: float = 60.0
@@ -108,6 +110,7 @@ class WorkerOptions:
             if getattr(self, name) is not None:
                 self._check_duration(name, getattr(self, name))
         self._check_truths()
+        self._check_group()
         if not is_whole(self.parallelism) or not 1 <= self.parallelism <= LANES_MAX:
             raise InvalidInput("parallelism", self.parallelism, f"from 1 to {LANES_MAX} lanes")
         for name, kind in (("on_stuck", OnStuck), ("on_expired", OnExpired), ("lanes", Lanes)):
@@ -130,6 +133,19 @@ class WorkerOptions:
         for name in ("create_group", "in_order"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidInput(name, getattr(self, name), "True or False")
+
+    def _check_group(self) -> None:
+        """Also where the group is there already: what makes no sense is nowhere taken for good."""
+        timeout_ms("timeout", self.timeout)
+        handover_timeout_ms(self.handover_timeout)
+        checked_name("strategy", self.strategy)
+        if self.coordination not in list(Coordination):
+            raise InvalidInput("coordination", self.coordination, f"one of {', '.join(Coordination)}")
+        start: object = self.start
+        if not isinstance(start, datetime | Mapping) and start not in ("earliest", "latest"):
+            raise InvalidInput(
+                "start", start, "'earliest', 'latest', a datetime with a time zone, or {shard: offset}"
+            )
 
     def _check_processes(self, count: object) -> None:
         if count is None:
