@@ -53,6 +53,9 @@ class WorkerOptions:
     fetch_bytes: int = 8_000_000
     """At most, of one shard, in one read."""
     fetch_records: int = 1_000_000
+    fetch_interval: float | None = None
+    """A shard of which all was read is read again after so long at the earliest: fewer, larger batches.
+    None: as soon as there is something."""
     ahead_bytes: int = 64_000_000
     """What all shards together may have fetched and not yet finished."""
     fetchers: int = 2
@@ -102,6 +105,7 @@ class WorkerOptions:
             self._check_duration(name, getattr(self, name))
         for name in (
             "heartbeat_interval",
+            "fetch_interval",
             "process_timeout",
             "call_when_idle",
             "lag_interval",
