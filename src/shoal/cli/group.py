@@ -23,6 +23,7 @@ from shoal.core.describing import GroupInfo, joined_ms
 from shoal.core.errors import GroupInUse
 from shoal.core.group import Coordination, Delivery
 from shoal.core.limits import GROUPS_PER_STREAM, HISTORY_KEPT
+from shoal.core.retry import Policy
 
 groups = typer.Typer(
     help="Create, show, change, reset and delete groups of consumers.", no_args_is_help=False
@@ -32,6 +33,7 @@ _TIMEOUT_HELP: Final = "A consumer that is silent for so long is dead: 20s, 1m, 
 _HANDOVER_HELP: Final = "How long a living owner may take to let go of a shard: 30s, 5m, seconds, or none."
 _VISIBILITY_HELP: Final = "Shared: how long a record is a consumer's alone: 30s, 5m, or seconds."
 _ATTEMPTS_HELP: Final = "Shared: how often a record is handed out before it goes to the dead stream."
+_FAILURE_HELP: Final = "When a worker's processor raises: try again in place, set aside and go on, or stop."
 _UNUSED_HELP: Final = "Broadcast: a position that is not used for so long is dropped: 7d, 12h, or seconds."
 _ORDER: Final = "--in-order/--not-in-order"
 _ORDER_HELP: Final = "A shard is consumed after all its ancestors, so that keys keep their order."
@@ -59,6 +61,12 @@ def create(
             help="How records are spread: a shard to one consumer, a record to one of many, all to all."
         ),
     ] = Delivery.EXCLUSIVE,
+    failure: Annotated[
+        Policy | None,
+        typer.Option(
+            help=f"{_FAILURE_HELP} Without it, strict if in order, otherwise best_tried.", show_default=False
+        ),
+    ] = None,
     visibility: Annotated[str | None, typer.Option(metavar="TIME", help=_VISIBILITY_HELP)] = None,
     max_attempts: Annotated[int | None, typer.Option(metavar="COUNT", help=_ATTEMPTS_HELP)] = None,
     key_ordered: Annotated[
@@ -101,6 +109,7 @@ def create(
             delivery=delivery,
             strategy=strategy,
             lease_table=lease_table,
+            failure=failure,
             visibility=None if visibility is None else parse_seconds("visibility", visibility),
             max_attempts=max_attempts,
             key_ordered=key_ordered,
@@ -187,6 +196,7 @@ def update(
     in_order: Annotated[bool | None, typer.Option(_ORDER, help=_ORDER_HELP, show_default=False)] = None,
     timeout: Annotated[str | None, typer.Option(metavar="TIME", help=_TIMEOUT_HELP)] = None,
     handover_timeout: Annotated[str | None, typer.Option(metavar="TIME", help=_HANDOVER_HELP)] = None,
+    failure: Annotated[Policy | None, typer.Option(help=_FAILURE_HELP, show_default=False)] = None,
     visibility: Annotated[str | None, typer.Option(metavar="TIME", help=_VISIBILITY_HELP)] = None,
     max_attempts: Annotated[int | None, typer.Option(metavar="COUNT", help=_ATTEMPTS_HELP)] = None,
     unused: Annotated[str | None, typer.Option(metavar="TIME", help=_UNUSED_HELP)] = None,
@@ -203,13 +213,14 @@ def update(
     for name, value in (("visibility", visibility), ("unused", unused)):
         if value is not None:
             changes[name] = parse_seconds(name, value)
-    if max_attempts is not None:
-        changes["max_attempts"] = max_attempts
+    for name, given in (("failure", failure), ("max_attempts", max_attempts)):
+        if given is not None:
+            changes[name] = given
     if not changes:
         raise typer.BadParameter(
             "give at least one setting to change",
-            param_hint="--in-order, --not-in-order, --timeout, --handover-timeout, --visibility, "
-            "--max-attempts or --unused",
+            param_hint="--in-order, --not-in-order, --timeout, --handover-timeout, --failure, "
+            "--visibility, --max-attempts or --unused",
         )
     with connect(hub, leases=leases) as opened:
         before = opened.describe_group(stream, group).settings

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from shoal import connect
 from shoal.cli import output
@@ -49,8 +50,8 @@ def list_(
             _time(letter.died_ms),
             f"{origin.stream} {origin.shard}@{origin.offset}",
             str(origin.attempts),
-            _text(letter.key),
-            origin.error[:_SHOWN],
+            _shown(letter.key),
+            _shown(origin.error[:_SHOWN]),
         )
     output.screen().print(table)
     if len(letters) > len(shown):
@@ -79,9 +80,9 @@ def show(
         ("sent", _time(origin.timestamp)),
         ("from", f"{origin.stream}, shard {origin.shard}, offset {origin.offset}"),
         ("attempts", origin.attempts),
-        ("error", origin.error),
-        ("key", _text(letter.key)),
-        ("value", _text(letter.value)),
+        ("error", _shown(origin.error)),
+        ("key", _shown(letter.key)),
+        ("value", _shown(letter.value)),
     ):
         typer.echo(f"{name:<9} {value}")
 
@@ -152,6 +153,11 @@ def _text(value: object) -> str | None:
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
     return None if value is None else str(value)
+
+
+def _shown(value: object) -> Text:
+    """For people: what is in it acts neither on the terminal nor on the table."""
+    return Text(output.printable(_text(value) or "-"))
 
 
 def _time(at_ms: int) -> str:

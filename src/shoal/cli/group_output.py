@@ -13,7 +13,7 @@ from rich.text import Text
 from shoal.cli import group_ownerless
 from shoal.cli.output import age, moment, plain_table, printable
 from shoal.cli.values import Position
-from shoal.core.describing import ELSEWHERE, GroupInfo, changed
+from shoal.core.describing import ELSEWHERE, Block, GroupInfo, changed
 from shoal.core.group import Delivery, GroupSettings, MemberStatus, Note, ShardState
 
 _HUES: Final = {
@@ -62,7 +62,8 @@ def group_view(info: GroupInfo, joined: Mapping[str, int], now_ms: int) -> Stack
     tables = group_ownerless.tables(info)
     if not tables:
         tables = [shard_table(info, now_ms)]
-    return Stack(_heading(info), *members, *tables, *map(Text, waiting_lines(info)))
+    lines = [*waiting_lines(info), *blocked_lines(info, now_ms)]
+    return Stack(_heading(info), *members, *tables, *map(Text, lines))
 
 
 def _heading(info: GroupInfo) -> Text:
@@ -92,7 +93,8 @@ def settings_line(settings: GroupSettings) -> str:
     return (
         f"{'in order' if settings.in_order else 'not in order'}, {settings.coordination.value}{table}, "
         f"{settings.delivery.value}, strategy {settings.strategy}, timeout {age(settings.timeout_ms)}, "
-        f"hand-over timeout {_setting('handover_timeout_ms', settings.handover_timeout_ms)}"
+        f"hand-over timeout {_setting('handover_timeout_ms', settings.handover_timeout_ms)}, "
+        f"failure {settings.policy.value}"
     )
 
 
@@ -142,6 +144,16 @@ def waiting_lines(info: GroupInfo) -> list[str]:
     return [
         f"{shards_text(ids)} {'waits' if len(ids) == 1 else 'wait'} for {reason}"
         for reason, ids in waiting.items()
+    ]
+
+
+def blocked_lines(info: GroupInfo, now_ms: int) -> list[str]:
+    """What holds shards up, as their owners say."""
+    return [
+        f"shard {shard.id} has been blocked for {span(max(0, now_ms - block.since_ms) / 1000)}, "
+        f"{_count(block.attempts, 'attempt')}: {printable(block.error)}"
+        for shard in info.shards
+        if (block := shard.blocked) is not None
     ]
 
 
@@ -222,12 +234,19 @@ def group_json(info: GroupInfo, joined: Mapping[str, int]) -> dict[str, Any]:
                 "lag_s": shard.lag_s,
                 "since": shard.since_ms,
                 "waiting_for": shard.waiting_for or None,
+                "blocked": _block_json(shard.blocked),
                 **group_ownerless.shard_json(info.settings, shard),
             }
             for shard in info.shards
         ],
         **group_ownerless.consumers_json(info),
     }
+
+
+def _block_json(block: Block | None) -> dict[str, Any] | None:
+    if block is None:
+        return None
+    return {"error": block.error, "attempts": block.attempts, "since": block.since_ms}
 
 
 def settings_json(settings: GroupSettings) -> dict[str, Any]:
@@ -240,6 +259,7 @@ def settings_json(settings: GroupSettings) -> dict[str, Any]:
         "delivery": settings.delivery.value,
         "strategy": settings.strategy,
         "lease_table": settings.lease_table,
+        "failure": settings.failure,
         "visibility_ms": settings.visibility_ms,
         "max_attempts": settings.max_attempts,
         "key_ordered": settings.key_ordered,
@@ -303,12 +323,14 @@ def _behind(lag: int, lag_s: float) -> str:
 
 
 def _setting(name: str, value: object) -> str:
-    """Yes, no, none, a count, or a duration in milliseconds."""
+    """Yes, no, none, a word, a count, or a duration in milliseconds."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int) and name.endswith("_ms"):
         return age(value)
-    return "none" if value is None else str(value)
+    if value is None:
+        return "by order" if name == "failure" else "none"
+    return str(value)
 
 
 def _count(number: int, noun: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from shoal.consumer.membership import Listener, Membership
 from shoal.consumer.options import WorkerOptions
-from shoal.core.errors import GroupExists, UnknownGroup
+from shoal.core.errors import GroupExists, InvalidInput, UnknownGroup
 from shoal.core.group import GroupSettings
 from shoal.core.model import StreamName
 from shoal.core.names import stream_name
@@ -35,6 +35,7 @@ class HubCalls(Protocol):
         handover_timeout: float | None = ...,
         coordination: str = ...,
         strategy: str = ...,
+        failure: str | None = ...,
         start: str | datetime | Mapping[int, int] = ...,
     ) -> object: ...
     def append(self, stream: str, shard: int, records: Sequence[Any]) -> object: ...
@@ -47,6 +48,13 @@ class HubCalls(Protocol):
         heartbeat_interval: float | None = None,
         listener: Listener | None = None,
     ) -> Membership: ...
+
+
+def checked_hub(hub: HubCalls) -> HubCalls:
+    """Refuse what is no hub."""
+    if not all(callable(getattr(hub, name, None)) for name in ("join_group", "create_group", "append")):
+        raise InvalidInput("hub", hub, "a hub; make one with shoal.connect(url)")
+    return hub
 
 
 def see_group(hub: HubCalls, stream: str, group: str, options: WorkerOptions) -> GroupSettings:
@@ -66,6 +74,7 @@ def see_group(hub: HubCalls, stream: str, group: str, options: WorkerOptions) ->
                 handover_timeout=options.handover_timeout,
                 coordination=options.coordination,
                 strategy=options.strategy,
+                failure=None if options.failure is None else options.failure.policy,
                 start=options.start,
             )
     return groups.find(stream_name(stream), group).settings

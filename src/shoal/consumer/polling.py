@@ -25,7 +25,7 @@ from shoal.consumer.by_hand import committed_by_hand
 from shoal.consumer.consumer_options import ConsumerOptions
 from shoal.consumer.desk import RETRY_S, Desk, Notice, Offer
 from shoal.consumer.held import Held
-from shoal.consumer.joining import HubCalls, own_name, see_group
+from shoal.consumer.joining import HubCalls, checked_hub, own_name, see_group
 from shoal.consumer.membership import boot_ms
 from shoal.consumer.reader import Reader
 from shoal.consumer.statistics import WorkerStats
@@ -76,7 +76,7 @@ class Polling:
         decides: bool,
     ) -> None:
         """`decides`: who polls may also do what little follows, as it may wait."""
-        self.hub, self.options, self.desk = hub, options, desk
+        self.hub, self.options, self.desk = checked_hub(hub), options, desk
         self.group = None if group is None else checked_name("group", group)
         self.name = own_name() if name is None else checked_name("consumer", name)
         self.readers: dict[str, Reader] = {}
