@@ -2,34 +2,36 @@
 
 A streaming query runs a batch again after a crash, and a task again after a failure, with the same rows.
 The log itself drops a repeated append by (producer, epoch, sequence), here (query and partition, batch,
-number). Three facts of the first attempt must outlive it, or the repeat would not be one:
+number). Some facts of the first attempt must outlive it, or the repeat would not be one:
 
 1. *The map it began with.* A shard may be split between two attempts; rows sent by the new map would be
-   stored a second time. The claim of a batch, made once by whichever of its tasks comes first, says how
-   many shards the stream had. All attempts begin there and follow closed shards one generation at a time
+   stored a second time. A stream's claim, made once for a batch by whichever of its tasks comes first, says
+   how many shards it had. All attempts begin there and follow closed shards one generation at a time
    (`ShardMap.past`), so that each piece is offered first to the shard it was sent to before, which says
    "stored", or "closed, and never will be".
-2. *That a partition is complete.* Rows may come in another order, and be cut into one piece more. Once a
-   partition is done, everything that is sent for it again is dropped whole.
-3. *What it held.* A partition that is dropped must be the one that was written: the same number of rows, of
-   key bytes, and their sum. If a batch is run again with its rows divided differently (another number of
-   partitions), dropping would lose some and storing would double others; this is refused instead.
+2. *Where it ended.* When a task fails before the sink, in Spark's own code, the sink's input does not break
+   off: it ends, as if the partition were complete, and the rows that were left are sent as a last, shorter
+   piece. So where the input ends is noted before that piece is sent, and later attempts cut there as well.
+3. *That a batch is complete, and what it held.* For the same reason no task can know this; the driver notes
+   it when Spark commits the batch. Rows that come again are dropped whole, whatever their order, after a
+   look whether they are the same: the number of rows, of their keys' bytes, and the sum of those. If a
+   batch is run again with its rows divided differently, dropping would lose some and storing would double
+   others; this is refused.
 
 The ledger is a stream of one shard, `spark.ledger`, in the project of the stream that is written. It uses
-the hub's own idempotent append and nothing else, so every hub has it. Per task and stream it costs one
-commit before the first row and one after the last. Each note is stored once: the claim is number 0 of the
-producer "query and stream" in epoch "batch"; the beginning of a partition is number 0, its end number 1 of
-"query, stream and partition". To ask whether there is an end without writing one, number 2 is offered: the
-hub refuses it as out of sequence unless there is. An epoch that is too old is refused as well: a batch
-below one that was begun (a checkpoint that was set back, a task left over from an earlier batch) writes
-nothing.
+the hub's own idempotent append and nothing else, so every hub has it. A task costs one commit more, or two
+if its rows do not fit one append; a batch one for its end. Each note is the first of its number: the claim
+of a batch is number 0 of the producer "query" in epoch "batch", that of a stream of "query and stream", the
+beginning of a partition of "query and partition", followed there by the ends that attempts came to. An
+epoch that is too old is refused: a batch below one that was begun (a checkpoint that was set back, a task
+left over from an earlier batch) writes nothing.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeVar
 from uuid import uuid4
@@ -37,7 +39,6 @@ from uuid import uuid4
 from shoal.core.errors import (
     DeliveryTimeout,
     OffsetExpired,
-    OutOfSequence,
     ProducerFenced,
     ShoalError,
     StreamExists,
@@ -53,7 +54,6 @@ from shoal.wire.layout import Layout
 LEDGER: Final = "spark.ledger"
 _SHARD: Final = ShardId(0)
 _KEPT_BYTES: Final = 256_000_000
-_CLAIM, _BEGUN, _DONE, _ASKED = 0, 0, 1, 2
 _RETRY_S: Final = 120.0
 """As long as a producer tries: a store that restarts is back by then."""
 
@@ -109,107 +109,93 @@ class Contents:
 class Beginning:
     """What the ledger says to a task that begins."""
 
-    born: int
-    """How many shards the stream had when the batch was claimed."""
+    claim: int
+    """Where the notes of the batch begin."""
     buffer_bytes: int
-    """How rows were gathered then: pieces are the same only if they are cut at the same rows."""
+    """How rows were gathered the first time: pieces are the same only if they are cut at the same rows."""
     is_first: bool
     """Nobody has begun this partition before."""
-    done: Contents | None
-    """What it held, if it is complete."""
-    claim: int
-    """Where the claim is in the ledger."""
+    ends: tuple[int, ...] = ()
+    """So many rows had come when the input of an earlier attempt ended, in the order of the notes."""
+    done: Mapping[int, Contents] | None = None
+    """What each partition held, if the batch is complete."""
 
 
 class Ledger:
-    """The notes of one query about one stream."""
+    """The notes of sinks about the streams of one project."""
 
-    def __init__(self, service: HubService, stream: StreamInfo) -> None:
+    def __init__(self, service: HubService, project: str) -> None:
         self._service = service
-        self._stream = stream
-        self._name = StreamName(stream.project, LEDGER)
+        self._name = StreamName(project, LEDGER)
         self._ledger = _found_or_made(service, self._name)
         self._layout = Layout(None)
 
-    def begin(self, who: Identity, buffer_bytes: int) -> Beginning:
-        """Claim the batch, note that the partition begins, and learn what is known of both."""
+    def begin(self, who: Identity, buffer_bytes: int, end: int | None) -> Beginning:
+        """Note that the partition begins, and that it ends after so many rows if that is known already."""
         mark = uuid4().hex
-        claim, begun, asked = patiently(
-            lambda: self._service.append(
-                self._ledger,
-                [
-                    self._note(
-                        self._batch_producer(who),
-                        who.batch,
-                        _CLAIM,
-                        {**self._facts(who), "born": len(self._stream.shards), "buffer": buffer_bytes},
-                    ),
-                    self._note(
-                        self._task_producer(who), who.batch, _BEGUN, {**self._facts(who), "begins": mark}
-                    ),
-                    self._note(
-                        self._task_producer(who), who.batch, _ASKED, {**self._facts(who), "asked": True}
-                    ),
-                ],
-            )
-        )
-        claimed, first = self._read(self._stored(claim, who)), self._read(self._stored(begun, who))
-        done: Contents | None = None
-        if not isinstance(asked, OutOfSequence):
-            self._stored(asked, who)
-            # There is an end: number 1 is offered again only to hear where it is.
-            done = Contents(**self._read(self._stored(self._end(who, Contents()), who))["done"])
+        facts = {"begins": mark, "partition": who.partition, "buffer": buffer_bytes, "end": end}
+        claim, begun = self._append(who, [(_of_batch(who), 0, {"claimed": True}), (_of_task(who), 0, facts)])
+        first = self._read(begun)
+        if first["begins"] == mark:
+            return Beginning(claim=claim, buffer_bytes=buffer_bytes, is_first=True)
+        ends, done = [first["end"]], None
+        for note in self._notes(who, claim):
+            if "done" in note:
+                done = {int(number): Contents(**held) for number, held in note["done"].items()}
+            elif "ends" in note and note["partition"] == who.partition:
+                ends.append(note["ends"])
         return Beginning(
-            born=claimed["born"],
-            buffer_bytes=claimed["buffer"],
-            is_first=first["begins"] == mark,
+            claim=claim,
+            buffer_bytes=first["buffer"],
+            is_first=False,
+            ends=tuple(end for end in ends if end is not None),
             done=done,
-            claim=self._stored(claim, who),
         )
 
-    def finish(self, who: Identity, contents: Contents) -> None:
-        """Note that the partition is complete."""
-        self._stored(self._end(who, contents), who)
+    def claim_stream(self, who: Identity, stream: StreamInfo) -> int:
+        """How many shards a stream had when the batch first came to it."""
+        facts = {"stream": stream.id, "born": len(stream.shards)}
+        (at,) = self._append(who, [(f"{_of_batch(who)}.stream-{stream.id}", 0, facts)])
+        born: int = self._read(at)["born"]
+        return born
 
-    def begun(self, query: str, batch: int, claim: int) -> set[int]:
-        """The partitions of a batch that have begun, in any attempt. `claim` is where its claim is."""
-        offset, found = claim, set[int]()
-        while True:
-            part = patiently(
-                lambda offset=offset: self._service.read(self._name, _SHARD, offset, ReadLimits())  # type: ignore[misc]
+    def note_end(self, who: Identity, number: int, rows: int) -> None:
+        """Note, as the partition's so-and-so-many-th note, that its input ended after so many rows."""
+        facts = {"ends": rows, "partition": who.partition}
+        (at,) = self._append(who, [(_of_task(who), number, facts)])
+        if self._read(at)["ends"] != rows:
+            raise NotRepeated(where=str(who), detail="another attempt runs, and its rows ended elsewhere")
+
+    def finish(self, query: str, batch: int, claim: int, held: Mapping[int, Contents]) -> None:
+        """Note that a batch is complete, unless partitions were begun, in any attempt, that hold nothing now.
+
+        Again is as once.
+        """
+        who = Identity(query=query, batch=batch, partition=-1)
+        begun = {note["partition"] for note in self._notes(who, claim) if "begins" in note}
+        if missing := begun - set(held):
+            raise NotRepeated(
+                where=f"batch {batch} of query {query}",
+                detail=f"partitions {sorted(missing)[:5]} were written then, and hold nothing now",
             )
-            if not len(part):
-                return found
-            for record in part:
-                note = json.loads(record.value)
-                if (note["query"], note["batch"], note["stream"]) == (query, batch, self._stream.id) and (
-                    "begins" in note
-                ):
-                    found.add(note["partition"])
-            offset = part.next_offset
+        facts = {"done": {str(number): asdict(contents) for number, contents in held.items()}}
+        self._append(who, [(f"{_of_batch(who)}.done", 0, facts)])
 
-    def _end(self, who: Identity, contents: Contents) -> Appended | ShoalError:
-        note = self._note(
-            self._task_producer(who), who.batch, _DONE, {**self._facts(who), "done": asdict(contents)}
-        )
-        return patiently(lambda: self._service.append(self._ledger, [note])[0])
+    def _append(self, who: Identity, notes: Sequence[tuple[str, int, dict[str, Any]]]) -> list[int]:
+        """Where the notes are: these, or those that were there before under their numbers."""
+        submissions = []
+        for producer, number, facts in notes:
+            value = json.dumps({"query": who.query, "batch": who.batch, **facts}, separators=(",", ":"))
+            record = fit_records(self._layout, [value.encode()], [None], [time.time_ns() // 1_000_000], None)
+            submissions.append(
+                Submission(shard=_SHARD, batch=record, producer=producer, epoch=who.batch, sequence=number)
+            )
+        return [
+            self._place(who, answer)
+            for answer in patiently(lambda: self._service.append(self._ledger, submissions))
+        ]
 
-    def _facts(self, who: Identity) -> dict[str, Any]:
-        return {"query": who.query, "batch": who.batch, "partition": who.partition, "stream": self._stream.id}
-
-    def _batch_producer(self, who: Identity) -> str:
-        return f"spark.{who.query}.{self._stream.id}"
-
-    def _task_producer(self, who: Identity) -> str:
-        return f"spark.{who.query}.{self._stream.id}.{who.partition}"
-
-    def _note(self, producer: str, epoch: int, sequence: int, facts: dict[str, Any]) -> Submission:
-        value = json.dumps(facts, separators=(",", ":")).encode()
-        record = fit_records(self._layout, [value], [None], [time.time_ns() // 1_000_000], None)
-        return Submission(shard=_SHARD, batch=record, producer=producer, epoch=epoch, sequence=sequence)
-
-    def _stored(self, answer: Appended | ShoalError, who: Identity) -> int:
-        """Where a note is; or why this task must not write."""
+    def _place(self, who: Identity, answer: Appended | ShoalError) -> int:
         match answer:
             case Appended(first_offset=first):
                 return first
@@ -219,17 +205,34 @@ class Ledger:
                 raise answer
 
     def _read(self, offset: int) -> dict[str, Any]:
+        (note,) = self._part(offset, ReadLimits(max_records=1))[0]
+        return note
+
+    def _notes(self, who: Identity, offset: int) -> Iterator[dict[str, Any]]:
+        """All notes of a batch."""
+        while True:
+            notes, after = self._part(offset, ReadLimits())
+            if not notes:
+                return
+            yield from (note for note in notes if (note["query"], note["batch"]) == (who.query, who.batch))
+            offset = after
+
+    def _part(self, offset: int, limits: ReadLimits) -> tuple[list[dict[str, Any]], int]:
         try:
-            part = patiently(
-                lambda: self._service.read(self._name, _SHARD, offset, ReadLimits(max_records=1))
-            )
+            part = patiently(lambda: self._service.read(self._name, _SHARD, offset, limits))
         except OffsetExpired as error:
             raise NotRepeated(
-                where=f"a batch of {self._stream.full_name}",
-                detail=f"its notes in {self._name} are no longer kept ({error})",
+                where="this batch", detail=f"its notes in {self._name} are no longer kept ({error})"
             ) from error
-        note: dict[str, Any] = json.loads(next(iter(part)).value)
-        return note
+        return [json.loads(record.value) for record in part], part.next_offset
+
+
+def _of_batch(who: Identity) -> str:
+    return f"spark.{who.query}"
+
+
+def _of_task(who: Identity) -> str:
+    return f"spark.{who.query}.{who.partition}"
 
 
 def fenced(who: Identity, current: int) -> ShoalError:

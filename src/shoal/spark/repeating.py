@@ -21,7 +21,8 @@ piece is sent when its parent has taken its last. So each key is in the order in
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -79,6 +80,41 @@ class RepeatableWriter:
                 self._follow(answer)
             pieces = [part for piece in left for part in self._cut(piece.batch)]
         self._round += 1
+
+    def has_sent(self, fitted: pa.RecordBatch) -> bool:
+        """Whether an earlier attempt has stored this round, or one that goes on longer. Stores nothing.
+
+        Its pieces are offered under numbers that no shard can have come to: the refusal says how far it has.
+        """
+        trial = copy(self)
+        pieces = trial._cut(fitted)
+        while pieces:
+            asked = [
+                replace(offer, batch=offer.batch.slice(0, 1), sequence=offer.sequence + _NEVER)
+                for offer in trial._numbered(pieces)
+            ]
+            answers = patiently(lambda batch=asked: self._service.append(trial._stream, batch))  # type: ignore[misc]
+            left: list[_Piece] = []
+            for piece, offer, answer in zip(pieces, asked, answers, strict=True):
+                number = offer.sequence - _NEVER
+                match answer:
+                    case OutOfSequence(expected=expected) if expected > number:
+                        return True
+                    case OutOfSequence():
+                        pass
+                    case ShardClosed(last_sequence=last) if last >= number:
+                        return True
+                    case ShardClosed():
+                        trial._follow(answer)
+                        left.append(piece)
+                    case ProducerFenced(current=current):
+                        raise fenced(self._who, current) from answer
+                    case ShoalError():
+                        raise answer
+                    case Appended():
+                        raise AssertionError("a shard cannot have come to this number")
+            pieces = [part for piece in left for part in trial._cut(piece.batch)]
+        return False
 
     def _settle(self, piece: _Piece, submission: Submission, answer: Appended | ShoalError) -> None:
         self._sequences[piece.shard] = submission.sequence + 1
@@ -175,4 +211,6 @@ def _is_same(mine: pa.RecordBatch, stored: pa.RecordBatch) -> bool:
     return bool(mine.equals(stored)) or repr(mine.to_pylist()) == repr(stored.to_pylist())
 
 
+_NEVER: Final = 1 << 40
+"""More pieces than a partition can have."""
 _OPTIONS: Final = ProducerOptions()

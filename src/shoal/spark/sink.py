@@ -7,16 +7,15 @@ another copy.
 Exactly once. A task is known again by (query, batch, partition), which Spark keeps through restarts; see
 `ledger`. A batch write has no query: an id that is made with the writer holds for all attempts of its
 tasks, and running it again is another write. Records can be read as soon as their task has stored them,
-before the batch is committed; so there is nothing to commit, and nothing that an abort could take back: a
-batch that failed is completed when Spark runs it again. `commit` only looks whether what was begun in
-earlier attempts is what was written now.
+before the batch is committed; an abort can take nothing back, and need not: a batch that failed is
+completed when Spark runs it again. `commit` notes that the batch is complete, which no task can know.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
 
@@ -31,12 +30,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from shoal.core.errors import InvalidInput, ShoalError
-from shoal.core.names import stream_name
-from shoal.spark.hubs import absolute, open_hub
-from shoal.spark.ledger import Identity, Ledger, NotRepeated
+from shoal.spark.hubs import hub_at
+from shoal.spark.ledger import Identity
 from shoal.spark.sink_columns import check_columns
 from shoal.spark.sink_options import SinkSettings, sink_settings
-from shoal.spark.sink_task import SinkTask, Written
+from shoal.spark.sink_task import SinkTask, Written, ledger_of
 
 _log: Final = logging.getLogger("shoal.spark")
 
@@ -56,7 +54,7 @@ class TaskWritten(WriterCommitMessage):
     """What a task tells the driver."""
 
     who: Identity
-    written: Written = field(default_factory=Written)
+    written: Written
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -78,7 +76,9 @@ class BatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """The log takes nothing back; what was stored is said, since running the write again repeats it."""
-        stored = sum(message.written.rows for message in messages if isinstance(message, TaskWritten))
+        stored = sum(
+            message.written.contents.rows for message in messages if isinstance(message, TaskWritten)
+        )
         _log.warning("a write failed; %d rows of tasks that had finished are in the log", stored)
 
 
@@ -103,11 +103,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
         who = Identity(query=query, batch=int(batch), partition=task.partitionId())
         return _write(self._settings, who, iterator)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
-        """Look whether an earlier attempt wrote partitions that this one did not have. Again is as once."""
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Note that the batch is complete: only here is it known that no task's rows broke off."""
         done = [message for message in messages if isinstance(message, TaskWritten)]
-        if self._settings.is_exactly_once and done:
-            _check_partitions(self._settings, done)
+        claims = [message.written.claim for message in done if message.written.claim is not None]
+        if claims:
+            held = {each.who.partition: each.written.contents for each in done if each.written.contents.rows}
+            ledger = ledger_of(hub_at(self._settings.hub).service, self._settings)
+            ledger.finish(done[0].who.query, batchId, min(claims), held)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """What is stored stays: it is numbered, and the batch is completed when it is run again."""
@@ -120,30 +123,15 @@ def _checked(options: dict[str, str], schema: StructType, overwrite: bool) -> Si
     settings = sink_settings(options)
     if overwrite:
         raise InvalidInput("mode", "overwrite", "a log only grows: use append (outputMode append or update)")
-    settings = replace(settings, hub=absolute(settings.hub))
-    hub = open_hub(settings.hub, where="the driver")
+    hub = hub_at(settings.hub)
     stream = None if settings.stream is None else hub.describe_stream(settings.stream)
     check_columns(settings, to_arrow_schema(schema, timezone="UTC"), stream)
     return settings
 
 
 def _write(settings: SinkSettings, who: Identity, rows: Iterator[pa.RecordBatch]) -> TaskWritten:
-    service = open_hub(settings.hub, where="an executor").service
+    service = hub_at(settings.hub).service
     return TaskWritten(who=who, written=SinkTask(service, settings, who).write(rows))
-
-
-def _check_partitions(settings: SinkSettings, done: list[TaskWritten]) -> None:
-    service = open_hub(settings.hub, where="the driver").service
-    claims = {name: claim for message in done for name, claim in message.written.claims.items()}
-    for name, claim in claims.items():
-        ledger = Ledger(service, service.describe_stream(stream_name(name)))
-        now = {message.who.partition for message in done if name in message.written.claims}
-        query, batch = done[0].who.query, done[0].who.batch
-        if missing := ledger.begun(query, batch, claim) - now:
-            raise NotRepeated(
-                where=f"batch {batch} of query {query}, for {name},",
-                detail=f"partitions {sorted(missing)[:5]} were written then, and hold nothing for it now",
-            )
 
 
 def _task_context() -> Any:

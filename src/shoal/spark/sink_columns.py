@@ -18,6 +18,7 @@ from shoal.core.errors import InvalidInput, SchemaMismatch
 from shoal.core.model import StreamInfo
 from shoal.spark.ledger import Contents
 from shoal.spark.sink_options import SinkSettings
+from shoal.wire.casting import cast_column
 from shoal.wire.fitting import check_row_sizes, fit_columns
 from shoal.wire.layout import HEADERS, Layout
 
@@ -40,8 +41,11 @@ def check_columns(settings: SinkSettings, schema: pa.Schema, stream: StreamInfo 
     if settings.refuses_null_keys and settings.key_column is None and "key" not in schema.names:
         raise InvalidInput("nullKey", "refuse", "there is no column 'key', and no keyColumn names another")
     if stream is not None:
-        empty = schema.empty_table().combine_chunks().to_batches() or [_no_rows(schema)]
-        fit(settings, Layout(stream.settings.schema), _own_columns(settings, empty[0]), 0)
+        empty = pa.record_batch([pa.array([], field.type) for field in schema], schema=schema)
+        own = _own_columns(settings, empty)
+        fit(settings, Layout(stream.settings.schema), own, 0)
+        if "headers" in own.schema.names:  # Where no row has any, nobody looks at their type.
+            cast_column(own.column("headers"), HEADERS)
 
 
 def by_stream(settings: SinkSettings, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -121,7 +125,3 @@ def _as_maps(column: pa.Array) -> pa.Array:
 
 def _nulls(column: pa.Array) -> np.ndarray:
     return np.asarray(column.is_null().to_numpy(zero_copy_only=False))
-
-
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.record_batch([pa.array([], field.type) for field in schema], schema=schema)

@@ -8,6 +8,7 @@ from typing import Final
 
 from shoal.core.errors import InvalidInput
 from shoal.core.limits import ROUND_BYTES_MAX
+from shoal.spark.hubs import HubAddress, address_of
 from shoal.spark.options import Option, choice, flag, parsed, size, text
 
 OPTIONS: Final = (
@@ -45,7 +46,7 @@ OPTIONS: Final = (
 class SinkSettings:
     """The options of one sink, checked."""
 
-    hub: str
+    hub: HubAddress
     stream: str | None = None
     """None: every row names its own in the column `stream`."""
     key_column: str | None = None
@@ -62,7 +63,7 @@ def sink_settings(options: Mapping[str, str]) -> SinkSettings:
     if given["maxBufferBytes"] > ROUND_BYTES_MAX:
         raise InvalidInput("maxBufferBytes", given["maxBufferBytes"], f"at most {ROUND_BYTES_MAX}")
     return SinkSettings(
-        hub=given["hub"],
+        hub=address_of(given["hub"]),
         stream=given["stream"],
         key_column=given["keyColumn"],
         refuses_null_keys=given["nullKey"] == "refuse",
