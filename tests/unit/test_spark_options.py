@@ -42,7 +42,7 @@ def test_an_option_like_no_other_is_refused_with_all_that_are_known() -> None:
 
 
 def test_a_missing_option_is_named_with_what_it_is() -> None:
-    with pytest.raises(InvalidInput, match="hub=None.*the hub's URL"):
+    with pytest.raises(InvalidInput, match=r"hub=None.*the hub's URL"):
         parsed({}, KNOWN)
 
 
