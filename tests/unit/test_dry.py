@@ -42,6 +42,11 @@ def test_a_room_of_wire_is_dry(room: Path) -> None:
     assert list(faults(room.read_text(), PURE | FORMS, ("shoal.core", "shoal.wire"))) == []
 
 
+@pytest.mark.parametrize("room", sorted((HOUSE / "spark" / "plan").glob("*.py")), ids=lambda room: room.stem)
+def test_a_room_of_the_plan_of_a_spark_read_is_dry(room: Path) -> None:
+    assert list(faults(room.read_text(), PURE, ("shoal.core", "shoal.spark.plan"))) == []
+
+
 @pytest.mark.parametrize(
     "planted",
     [

@@ -3,3 +3,27 @@
 Importing this package alone imports neither Spark nor the hub: executors and the driver's short-lived
 planners start it often.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark_shoal import DefaultSource as ShoalDataSource
+    from shoal.spark.reasons import reason
+
+__all__ = ["ShoalDataSource", "reason"]
+
+_ROOMS = {
+    "ShoalDataSource": ("pyspark_shoal", "DefaultSource"),
+    "reason": ("shoal.spark.reasons", "reason"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What users take from here, from the room that it is in."""
+    if name not in _ROOMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    room, inside = _ROOMS[name]
+    return getattr(import_module(room), inside)

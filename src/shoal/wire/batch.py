@@ -108,6 +108,13 @@ class Batch:
         """The column of keys, in parts."""
         return [chunk.column("key") for chunk in self._chunks]
 
+    def chunks(self) -> Iterator[tuple[Sequence[int], pa.RecordBatch]]:
+        """The offsets and stored columns of each part that it is made of: as they are, not joined."""
+        place = 0
+        for chunk in self._chunks:
+            yield self._offsets[place : place + chunk.num_rows], chunk
+            place += chunk.num_rows
+
     def part(self, offsets: Sequence[int]) -> Batch:
         """Some of its records, which are in it, in order. It says nothing about the end of the shard."""
         return Batch(**self._part(offsets))

@@ -1,0 +1,82 @@
+"""A hub for each process of Spark's: opened at the first use, kept for the tasks that follow.
+
+Executors reuse their Python processes, so that a connection outlives its task. A file that is not there is
+not made here: an executor on another machine would read an empty hub of its own, and find nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from shoal.connect import Hub, connect
+from shoal.core.errors import InvalidUrl
+from shoal.core.limits import DURATION_S_MAX
+
+Key = tuple[int, str, str | None, bool]
+
+
+class HubAddress(NamedTuple):
+    """Where a hub is, in words that every process of the query understands."""
+
+    url: str
+    leases: str | None = None
+
+
+def address_of(url: str, leases: str | None = None) -> HubAddress:
+    """An address as a user gave it. A file's name becomes a whole path: executors have other folders."""
+    return HubAddress(_whole("hub", url), None if leases is None else _whole("leases", leases))
+
+
+def hub_at(address: HubAddress, *, keeps: bool = False) -> Hub:
+    """The hub of this process. `keeps`: it lives long, and sees to retention as others do."""
+    for name, url in (("hub", address.url), ("leases", address.leases)):
+        if url is not None:
+            _check_visible(name, url)
+    key = (os.getpid(), address.url, address.leases, keeps)
+    with _lock:
+        hub = _hubs.get(key)
+        if hub is None:
+            every_s = 30.0 if keeps else DURATION_S_MAX
+            hub = _hubs[key] = connect(address.url, leases=address.leases, housekeeping_s=every_s)
+    return hub
+
+
+def _whole(name: str, url: str) -> str:
+    path = _file(name, url)
+    if path is None:
+        return url
+    return make_url(url).set(database=str(path)).render_as_string(hide_password=False)
+
+
+def _file(name: str, url: str) -> Path | None:
+    """The file that a URL names; None if it names a server."""
+    try:
+        found = make_url(url)
+    except (ArgumentError, ValueError):
+        raise InvalidUrl(name, url, "a hub's URL, such as sqlite:////data/shoal.db") from None
+    if found.get_backend_name() != "sqlite" or not found.database or found.database == ":memory:":
+        return None
+    return Path(found.database).expanduser().resolve()
+
+
+def _check_visible(name: str, url: str) -> None:
+    path = _file(name, url)
+    if path is not None and not path.is_file():
+        raise InvalidUrl(
+            name,
+            url,
+            f"there is no such file on {socket.gethostname()}; an embedded hub serves one machine: executors "
+            "elsewhere need one that all can reach, such as postgresql://…",
+        )
+
+
+_hubs: Final[dict[Key, Hub]] = {}
+"""Writer: whoever comes first, under `_lock`. A forked child has keys of its own."""
+_lock: Final = threading.Lock()

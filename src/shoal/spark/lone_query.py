@@ -1,0 +1,203 @@
+"""A streaming query that reads for itself: Spark's checkpoint says how far it is, and a group may look on.
+
+With a group, the query is its only member: it holds the shards, and saves its progress as their checkpoints,
+so that lag can be seen where any group's is. That is a mirror: what is read follows from Spark's offsets.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+from shoal.connect import Hub
+from shoal.core.errors import ShoalError, UnknownStream
+from shoal.core.model import StreamInfo
+from shoal.spark.memberships import Memberships, group_of, tell_group
+from shoal.spark.news import News
+from shoal.spark.plan.limits import Limits
+from shoal.spark.plan.offsets import Positions, StreamPositions, positions_of
+from shoal.spark.plan.spans import Span, due, kept, limited, reached
+from shoal.spark.plan.starting import Kind, Place
+from shoal.spark.source_options import SourceOptions
+from shoal.spark.starting_points import offsets_of
+from shoal.spark.streams import StreamReplaced, streams_at_first, streams_now
+
+_log: Final = logging.getLogger("shoal.spark")
+
+
+class LoneQuery:
+    """See Query."""
+
+    def __init__(self, hub: Hub, options: SourceOptions, news: News) -> None:
+        self._hub, self._options, self._news = hub, options, news
+        self._until: dict[str, dict[int, int]] | None = None
+        self._group: Memberships | None = None
+        self._positions: Positions | None = None
+        """All below is done, as Spark last said."""
+        self._saved: dict[tuple[str, int], int] = {}
+        self._in_order: bool | None = options.in_order
+
+    def initial(self) -> dict[str, Any]:
+        options = self._options
+        streams = streams_at_first(self._hub, options.subscription)
+        query = secrets.token_hex(4)
+        if options.group is not None:
+            self._join(query, streams)
+        place = options.start or Place(kind=Kind.LATEST if options.group is None else Kind.GROUP)
+        starts = offsets_of(
+            self._hub,
+            streams,
+            place,
+            option="startingOffsets",
+            group=options.group,
+            otherwise=Kind.EARLIEST,
+            strict=options.strict,
+        )
+        return Positions(
+            query=query,
+            streams={
+                name: StreamPositions(id=info.id, shards=starts[name]) for name, info in streams.items()
+            },
+        ).to_json()
+
+    def latest(self, start: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], int]:
+        positions = positions_of(start)
+        streams = self._streams(positions)
+        self._positions = positions
+        if self._options.group is not None:
+            self._join(positions.query, streams)
+            self._mirror(streams)
+        at = {name: self._at(info, positions.streams.get(name)) for name, info in streams.items()}
+        spans = [
+            span
+            for name, info in streams.items()
+            for span in due(
+                info,
+                at[name],
+                in_order=self.in_order(),
+                until=None if self._until is None else self._until.get(name, {}),
+            )
+        ]
+        available = sum(span.records for span in spans)
+        chosen = limited(spans, records_max=limits.records_max, bytes_max=limits.bytes_max)
+        end = Positions(
+            query=positions.query,
+            streams={
+                name: StreamPositions(
+                    id=info.id, shards=reached(at[name], (one for one in chosen if one.stream == name))
+                )
+                for name, info in streams.items()
+            },
+        ).to_json()
+        if end == start:
+            self._news.seen(streams.values())
+        return end, available
+
+    def spans(self, start: dict[str, Any], end: dict[str, Any]) -> list[Span]:
+        before, after = positions_of(start), positions_of(end)
+        found = []
+        for name, stream in after.streams.items():
+            known = before.streams.get(name)
+            at = known.shards if known is not None and known.id == stream.id else {}
+            found += [
+                Span(stream=name, stream_id=stream.id, shard=shard, start=at.get(shard, 0), end=offset)
+                for shard, offset in stream.shards.items()
+                if offset > at.get(shard, 0)
+            ]
+        return found
+
+    def in_order(self) -> bool:
+        if self._in_order is None and self._options.group is not None:
+            streams = streams_now(self._hub, self._options.subscription)
+            self._in_order = all(group_of(self._hub, name, self._options).in_order for name in streams)
+        return self._in_order is not False
+
+    def ends(self) -> dict[str, Any] | None:
+        if self._positions is None:
+            return None
+        return Positions(query=self._positions.query, streams=self._ends).to_json()
+
+    def available_now(self) -> None:
+        streams = streams_now(self._hub, self._options.subscription, strict=self._options.strict)
+        self._until = {
+            name: {shard.id: shard.next_offset for shard in info.shards} for name, info in streams.items()
+        }
+
+    def stop(self) -> None:
+        if self._group is not None:
+            try:
+                if self._positions is not None:
+                    self._mirror(streams_now(self._hub, self._options.subscription, strict=False))
+            except ShoalError as error:
+                _log.warning("the last progress is not mirrored: %s", error)
+            self._group.leave({})
+
+    # --- Streams. ---
+
+    def _streams(self, positions: Positions) -> dict[str, StreamInfo]:
+        strict = self._options.strict
+        streams = streams_now(self._hub, self._options.subscription, strict=strict)
+        for name, known in positions.streams.items():
+            info = streams.get(name)
+            if info is not None and info.id == known.id:
+                continue
+            gone = UnknownStream(name) if info is None else StreamReplaced(name)
+            if strict:
+                raise gone
+            _log.warning("failOnDataLoss=false: %s", gone)
+        self._ends = {
+            name: StreamPositions(id=info.id, shards={shard.id: shard.next_offset for shard in info.shards})
+            for name, info in streams.items()
+        }
+        return streams
+
+    def _at(self, info: StreamInfo, known: StreamPositions | None) -> dict[int, int]:
+        """Where the query stands in each shard. Of a new shard that it has not begun, nothing is said."""
+        name = str(info.full_name)
+        shards = known.shards if known is not None and known.id == info.id else {}
+        at = {}
+        for shard in info.shards:
+            position = shards.get(shard.id, 0)
+            there = kept(name, shard, position, strict=self._options.strict)
+            if there != position:
+                _log.warning(
+                    "failOnDataLoss=false: %s, shard %s: from %s to %s", name, shard.id, position, there
+                )
+            if there or shard.id in shards:
+                at[int(shard.id)] = there
+        return at
+
+    # --- The group that looks on. ---
+
+    def _join(self, query: str, streams: Mapping[str, StreamInfo]) -> None:
+        if self._group is None:
+            self._group = Memberships(self._hub, self._options, query, self._news.ring)
+        self._group.join(streams)
+
+    def _mirror(self, streams: Mapping[str, StreamInfo]) -> None:
+        """Save what Spark has done as the group's checkpoints, of all that is held by now."""
+        if self._group is None or self._positions is None:
+            return
+        for name in self._group.streams:
+            known, info = self._positions.streams.get(name), streams.get(name)
+            if known is None or info is None or known.id != info.id:
+                continue
+            membership = self._group.of(name)
+            saves: dict[int, int] = {}
+            ended: dict[int, int | None] = {}
+            for number, lease in membership.leases.items():
+                if number >= len(info.shards):
+                    continue
+                shard = info.shards[number]
+                position = kept(name, shard, known.shards.get(number, 0), strict=False)
+                if not shard.is_open and position >= shard.next_offset:
+                    ended[number] = position
+                elif position > self._saved.get((name, number), int(lease.checkpoint)):
+                    saves[number] = position
+            if saves and tell_group(partial(membership.checkpoint, saves)):
+                self._saved.update({(name, number): offset for number, offset in saves.items()})
+            if ended:
+                tell_group(partial(membership.release, ended))

@@ -1,0 +1,266 @@
+"""A streaming query that shares its group with others: it reads the shards that it holds, under their epochs.
+
+Spark's offset is only the list of what the last batch was made of. Where a shard goes on, the group's
+checkpoint says each time that it comes. Between two batches, and only there, progress is saved, and what is
+asked back is let go of.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from shoal.connect import Hub
+from shoal.consumer.membership import Membership
+from shoal.core.group import ShardState
+from shoal.core.holding import Lease
+from shoal.core.model import StreamInfo
+from shoal.spark.memberships import Memberships, group_of, tell_group
+from shoal.spark.news import News
+from shoal.spark.plan import members
+from shoal.spark.plan.limits import Limits
+from shoal.spark.plan.members import Tenure
+from shoal.spark.plan.offsets import (
+    Manifest,
+    Part,
+    Positions,
+    StreamPositions,
+    manifest,
+    manifest_of,
+)
+from shoal.spark.plan.spans import Span, limited
+from shoal.spark.source_options import SourceOptions
+from shoal.spark.streams import streams_at_first, streams_now
+
+_log: Final = logging.getLogger("shoal.spark")
+
+
+class MemberQuery:
+    """See Query."""
+
+    def __init__(self, hub: Hub, options: SourceOptions, news: News) -> None:
+        self._hub, self._options, self._news = hub, options, news
+        self._until: dict[str, dict[int, int]] | None = None
+        self._group: Memberships | None = None
+        self._tenures: dict[str, dict[int, Tenure]] = {}
+        self._planned: dict[str, list[Span]] = {}
+        """The batch that was planned last, by its offset: what its tasks read; a replay may be cut."""
+        self._in_order: bool | None = options.in_order
+        self._query: str | None = None
+        self._ends: dict[str, StreamPositions] = {}
+
+    def initial(self) -> dict[str, Any]:
+        streams = streams_at_first(self._hub, self._options.subscription)
+        query = secrets.token_hex(4)
+        self._join(query, streams)
+        return Manifest(query=query).to_json()
+
+    def latest(self, start: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], int]:
+        before = manifest(start)
+        streams = self._look(before.query)
+        parts = self._parts(start, before)
+        for name, info in streams.items():
+            self._close_batch(name, info, parts)
+        spans = self._due(streams)
+        if not spans and self._until is not None:
+            spans = self._wait_for_due(streams)
+        available = sum(span.records for span in spans)
+        chosen = limited(spans, records_max=limits.records_max, bytes_max=limits.bytes_max)
+        if not chosen:
+            self._news.seen(streams.values())
+            return start, 0
+        end = manifest_of(before.query, chosen).to_json()
+        self._planned = {_key(end): chosen}
+        return end, available
+
+    def spans(self, start: dict[str, Any], end: dict[str, Any]) -> list[Span]:
+        del start
+        key = _key(end)
+        if key not in self._planned:
+            batch = manifest(end)
+            streams = self._look(batch.query)
+            self._wait_for(batch.parts, streams)
+            self._planned = {key: self._replayed(batch.parts, streams)}
+        return self._planned[key]
+
+    def in_order(self) -> bool:
+        if self._in_order is None:
+            streams = streams_now(self._hub, self._options.subscription)
+            self._in_order = all(group_of(self._hub, name, self._options).in_order for name in streams)
+        return self._in_order
+
+    def ends(self) -> dict[str, Any] | None:
+        if self._query is None:
+            return None
+        return Positions(query=self._query, streams=self._ends).to_json()
+
+    def available_now(self) -> None:
+        streams = streams_now(self._hub, self._options.subscription, strict=self._options.strict)
+        self._until = {
+            name: {shard.id: shard.next_offset for shard in info.shards} for name, info in streams.items()
+        }
+
+    def stop(self) -> None:
+        """What the last finished batch brought is saved with it; what runs is not done."""
+        if self._group is not None:
+            self._group.leave(
+                {
+                    name: {shard: tenure.checkpoint for shard, tenure in tenures.items()}
+                    for name, tenures in self._tenures.items()
+                }
+            )
+
+    # --- Between two batches. ---
+
+    def _parts(self, start: dict[str, Any], before: Manifest) -> Sequence[Part]:
+        """What the batch that is over was made of, as it was read."""
+        planned = self._planned.get(_key(start))
+        return before.parts if planned is None else manifest_of(before.query, planned).parts
+
+    def _close_batch(self, name: str, info: StreamInfo, parts: Sequence[Part]) -> None:
+        """Save what it brought, and let go of what is asked back or has ended."""
+        assert self._group is not None
+        membership = self._group.of(name)
+        leases = _leases(membership)
+        tenures = members.held(self._tenures.get(name, {}), leases)
+        tenures = members.finished(tenures, info.id, [part for part in parts if part.stream == name])
+        told = members.boundary(tenures, leases, info)
+        epochs = {shard: tenure.epoch for shard, tenure in tenures.items()}
+        if told.saves:
+            saved = tell_group(partial(membership.checkpoint, told.saves, epochs=epochs))
+            for shard, offset in told.saves.items():
+                one = {shard: offset}
+                # All or none: if one of them is not ours any more, the others are saved one by one.
+                if saved or tell_group(partial(membership.checkpoint, one, epochs=epochs)):
+                    tenures[shard] = replace(tenures[shard], saved=int(offset))
+                else:
+                    del tenures[shard]
+        if told.releases:
+            tell_group(partial(membership.release, told.releases, epochs=epochs))
+            for shard in told.releases:
+                del tenures[shard]
+        self._tenures[name] = tenures
+
+    def _due(self, streams: Mapping[str, StreamInfo]) -> list[Span]:
+        assert self._group is not None
+        found = []
+        for name, info in streams.items():
+            membership, tenures = self._group.of(name), self._tenures[name]
+            leases = {
+                shard: lease
+                for shard, lease in _leases(membership).items()
+                if shard in tenures
+                and tenures[shard].epoch == lease.epoch
+                and membership.may_act(shard, lease.epoch)
+            }
+            found += members.due(
+                info,
+                tenures,
+                leases,
+                group_id=membership.group_id,
+                is_leased=self._group.is_leased(name),
+                strict=self._options.strict,
+                until=None if self._until is None else self._until.get(name, {}),
+            )
+        return found
+
+    # --- What an earlier run began. ---
+
+    def _replayed(self, parts: Sequence[Part], streams: Mapping[str, StreamInfo]) -> list[Span]:
+        assert self._group is not None
+        found = []
+        for name, info in streams.items():
+            self._tenures[name] = members.held(self._tenures.get(name, {}), _leases(self._group.of(name)))
+            found += members.replayed(
+                [part for part in parts if part.stream == name],
+                info,
+                self._tenures[name],
+                group_id=self._group.of(name).group_id,
+                is_leased=self._group.is_leased(name),
+            )
+        return found
+
+    def _wait_for(self, parts: Sequence[Part], streams: Mapping[str, StreamInfo]) -> None:
+        """Until each shard is here or with another member: our own past life may still hold it."""
+        assert self._group is not None
+        wanted = {name: {part.shard for part in parts if part.stream == name} for name in streams}
+        deadline = time.monotonic() + self._group.patience_s
+        while time.monotonic() < deadline and any(
+            self._may_come(name, shards) for name, shards in wanted.items()
+        ):
+            self._rest()
+
+    def _wait_for_due(self, streams: Mapping[str, StreamInfo]) -> list[Span]:
+        """An AvailableNow query ends when nothing is due: shards that are on their way are waited for."""
+        assert self._group is not None
+        assert self._until is not None
+        deadline = time.monotonic() + self._group.patience_s
+        while time.monotonic() < deadline:
+            for name, info in streams.items():
+                self._close_batch(name, info, ())
+            if spans := self._due(streams):
+                return spans
+            if not any(
+                self._may_come(name, {shard for shard, end in until.items() if end}, until)
+                for name, until in self._until.items()
+                if name in streams
+            ):
+                break
+            self._rest()
+        return []
+
+    def _may_come(self, name: str, shards: set[int], until: Mapping[int, int] | None = None) -> bool:
+        """Whether one of these shards, with something left to do, is neither here nor with a living other."""
+        assert self._group is not None
+        membership = self._group.of(name)
+        if not shards - membership.leases.keys():
+            return False
+        seen = self._hub.describe_group(name, self._group.group)
+        is_alone = all(member.name == self._group.name for member in seen.members)
+        return any(
+            shard.id in shards
+            and shard.id not in membership.leases
+            and shard.state is not ShardState.OVER
+            and (until is None or shard.checkpoint < until.get(shard.id, 0))
+            and (shard.owner in {None, self._group.name})
+            and (is_alone or shard.state is not ShardState.WAIT)
+            for shard in seen.shards
+        )
+
+    def _rest(self) -> None:
+        self._news.looking()
+        self._news.wait()
+
+    # --- The group. ---
+
+    def _look(self, query: str) -> dict[str, StreamInfo]:
+        """The streams as of now, with a membership on each."""
+        streams = streams_now(self._hub, self._options.subscription, strict=self._options.strict)
+        self._join(query, streams)
+        for name in [name for name in self._tenures if name not in streams]:
+            del self._tenures[name]
+        self._ends = {
+            name: StreamPositions(id=info.id, shards={shard.id: shard.next_offset for shard in info.shards})
+            for name, info in streams.items()
+        }
+        return streams
+
+    def _join(self, query: str, streams: Mapping[str, StreamInfo]) -> None:
+        self._query = query
+        if self._group is None:
+            self._group = Memberships(self._hub, self._options, query, self._news.ring)
+        self._group.join(streams)
+
+
+def _leases(membership: Membership) -> dict[int, Lease]:
+    return {int(shard): lease for shard, lease in membership.leases.items()}
+
+
+def _key(offset: Mapping[str, Any]) -> str:
+    return json.dumps(offset)

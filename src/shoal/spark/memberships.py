@@ -1,0 +1,151 @@
+"""A query's memberships of a group: one on each stream that it reads, joined as any consumer joins.
+
+They live in the one process that Spark keeps for the source as long as the query runs. A query is known to
+its group by a name that lives in its checkpoint: one that is restarted takes the place of the one that died.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final
+
+from shoal.connect import Hub
+from shoal.consumer.joining import see_group
+from shoal.consumer.membership import Membership, insist
+from shoal.consumer.options import WorkerOptions
+from shoal.core.errors import InvalidInput, ShoalError, StoreError
+from shoal.core.group import Coordination, GroupSettings
+from shoal.core.model import StreamInfo
+from shoal.spark.plan.starting import Kind
+from shoal.spark.source_options import SourceOptions
+from shoal.spark.streams import OUTAGE_S
+
+_log: Final = logging.getLogger("shoal.spark")
+
+
+class Memberships:
+    """Of one query. Used from one thread, Spark's own."""
+
+    def __init__(self, hub: Hub, options: SourceOptions, query: str, changed: Callable[..., None]) -> None:
+        assert options.group is not None
+        self._hub, self._options, self._changed = hub, options, changed
+        self.group = options.group
+        self.name = options.member_name or f"spark-{query}"
+        self._joined: dict[str, Membership] = {}
+        self._settings: dict[str, GroupSettings] = {}
+
+    def join(self, streams: Mapping[str, StreamInfo]) -> None:
+        """Become a member on each stream that is new, and leave those that are gone.
+
+        A membership that ended by itself (another process has the query's name, the group is gone) ends the
+        query: it would go on for nobody.
+        """
+        for name in [name for name in self._joined if name not in streams]:
+            self._joined.pop(name).abandon()
+        for name in streams:
+            membership = self._joined.get(name)
+            if membership is not None and membership.error is not None:
+                raise membership.error
+            if membership is None:
+                self._joined[name] = insist(partial(self._join, name), StoreError, OUTAGE_S)
+
+    def of(self, stream: str) -> Membership:
+        return self._joined[stream]
+
+    def settings(self, stream: str) -> GroupSettings:
+        return self._settings[stream]
+
+    @property
+    def streams(self) -> list[str]:
+        return list(self._joined)
+
+    def is_leased(self, stream: str) -> bool:
+        return self._settings[stream].coordination is Coordination.LEASED
+
+    @property
+    def patience_s(self) -> float:
+        """How long shards of one that died may be away: the group's timeout, and time to hand them out."""
+        longest = max((settings.timeout_ms for settings in self._settings.values()), default=20_000)
+        return longest / 1000 * 1.25 + 2.0
+
+    def leave(self, checkpoints: Mapping[str, Mapping[int, int | None]]) -> None:
+        """Hand over what is held, with these last checkpoints."""
+        for name, membership in self._joined.items():
+            try:
+                membership.leave(checkpoints.get(name, {}))
+            except ShoalError as error:
+                _log.warning("%s leaves %s: %s", self.name, self.group, error)
+        self._joined.clear()
+
+    def _join(self, stream: str) -> Membership:
+        options = self._options
+        self._settings[stream] = group_of(self._hub, stream, options)
+        if not options.is_member:
+            self._refuse_others(stream)
+        membership = self._hub.join_group(stream, self.group, self.name, listener=self._changed)
+        if not options.is_member:
+            try:
+                self._refuse_others(stream)  # Two may have found nobody at the same time.
+            except InvalidInput:
+                membership.leave()
+                raise
+        return membership
+
+    def _refuse_others(self, stream: str) -> None:
+        others = sorted(
+            member.name
+            for member in self._hub.describe_group(stream, self.group).members
+            if member.name != self.name
+        )
+        if others:
+            raise InvalidInput(
+                "group",
+                self.group,
+                f"{len(others)} consumers use it ({', '.join(others[:5])}), and without member=true a query "
+                "takes all of it; stop them, or share it with member=true",
+            )
+
+
+def group_of(hub: Hub, stream: str, options: SourceOptions) -> GroupSettings:
+    """The group's settings; made if it is not there, beginning where the query is to begin."""
+    assert options.group is not None
+    how = WorkerOptions(
+        start=_start(stream, options),
+        timeout=options.group_timeout,
+        in_order=options.in_order is not False,
+    )
+    settings = insist(partial(see_group, hub, stream, options.group, how), StoreError, OUTAGE_S)
+    if options.in_order is not None and options.in_order != settings.in_order:
+        raise InvalidInput(
+            "inOrder",
+            str(options.in_order).lower(),
+            f"group {options.group!r} says otherwise; leave it out, or change the group with update_group()",
+        )
+    return settings
+
+
+def _start(stream: str, options: SourceOptions) -> str | datetime | dict[int, int]:
+    place = options.start
+    if place is None or place.kind in {Kind.GROUP, Kind.EARLIEST}:
+        return "earliest"
+    if place.kind is Kind.LATEST:
+        return "latest"
+    if place.kind is Kind.TIME:
+        return datetime.fromtimestamp(place.time_ms / 1000, UTC)
+    given = place.offsets.get(stream, place.offsets.get("", {}))
+    return {shard: offset for shard, offset in given.items() if offset >= 0}
+
+
+def tell_group(call: Callable[[], None]) -> bool:
+    """Tell the group something, waiting for a store that is away; False if the group refused to hear it."""
+    try:
+        insist(call, StoreError, OUTAGE_S)
+    except StoreError:
+        raise
+    except ShoalError as error:
+        _log.info("not heard: %s", error)
+        return False
+    return True

@@ -1,0 +1,138 @@
+"""What Spark keeps of a query's progress: JSON that it compares as text, so that keys have one order always.
+
+A query that reads for itself keeps a position for every shard. A member of a group keeps only what its last
+batch was made of: where a shard goes on, the group's checkpoint says. `query` is a name made when the query
+first began, which lives as long as its checkpoint does: it is how a restarted query is known to its group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from shoal.core.checking import is_whole
+from shoal.core.errors import InvalidInput
+from shoal.spark.plan.spans import Span
+
+VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamPositions:
+    """How far a query has read one stream."""
+
+    id: int
+    """Of the stream: one that was made anew under its name is another."""
+    shards: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Positions:
+    """How far a query has read."""
+
+    query: str
+    streams: Mapping[str, StreamPositions] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Keys in one order."""
+        return {
+            "shoal": VERSION,
+            "query": self.query,
+            "streams": {
+                name: {
+                    "id": self.streams[name].id,
+                    "shards": {
+                        str(shard): self.streams[name].shards[shard]
+                        for shard in sorted(self.streams[name].shards)
+                    },
+                }
+                for name in sorted(self.streams)
+            },
+        }
+
+
+class Part(NamedTuple):
+    """A part of a member's batch: offsets of a shard, and the epoch under which it was planned."""
+
+    stream: str
+    stream_id: int
+    shard: int
+    start: int
+    end: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a member's batch is made of."""
+
+    query: str
+    parts: tuple[Part, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Keys in one order."""
+        return {
+            "shoal": VERSION,
+            "query": self.query,
+            "batch": [list(part) for part in sorted(self.parts)],
+        }
+
+
+def manifest_of(query: str, spans: Iterable[Span]) -> Manifest:
+    """The batch that these spans make."""
+    return Manifest(
+        query=query,
+        parts=tuple(
+            sorted(
+                Part(
+                    span.stream,
+                    span.stream_id,
+                    span.shard,
+                    span.start,
+                    span.end,
+                    span.owner.epoch if span.owner else 0,
+                )
+                for span in spans
+            )
+        ),
+    )
+
+
+def positions_of(given: Mapping[str, Any]) -> Positions:
+    """What `Positions.to_json` wrote."""
+    _check(given, "streams", "member=true; go on as a member")
+    return Positions(
+        query=str(given["query"]),
+        streams={
+            name: StreamPositions(
+                id=int(entry["id"]),
+                shards={int(shard): int(offset) for shard, offset in entry["shards"].items()},
+            )
+            for name, entry in given["streams"].items()
+        },
+    )
+
+
+def manifest(given: Mapping[str, Any]) -> Manifest:
+    """What `Manifest.to_json` wrote."""
+    _check(given, "batch", "no member; go on without member=true")
+    return Manifest(
+        query=str(given["query"]),
+        parts=tuple(Part(str(part[0]), *(int(number) for number in part[1:])) for part in given["batch"]),
+    )
+
+
+def _check(given: Mapping[str, Any], key: str, otherwise: str) -> None:
+    if not is_whole(given.get("shoal")):
+        raise InvalidInput(
+            "checkpointLocation", dict(given), "its offsets are not Shoal's; give the query another one"
+        )
+    if given["shoal"] > VERSION:
+        raise InvalidInput("checkpointLocation", dict(given), "written by a newer Shoal; upgrade this one")
+    if key not in given:
+        raise InvalidInput(
+            "checkpointLocation",
+            dict(given),
+            f"the query that wrote it was {otherwise}, or give it another one",
+        )

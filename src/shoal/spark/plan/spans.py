@@ -1,0 +1,146 @@
+"""Which offsets a read covers: spans of shards, in the order of the lineage, within limits.
+
+Invariants: a span lies within what its shard holds; in order, no span of a shard is due before every ancestor
+has been read to its end in an *earlier* batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from shoal.core.checkpoint import Marks
+from shoal.core.errors import OffsetExpired, OffsetOutOfRange
+from shoal.core.lineage import readable
+from shoal.core.model import Shard, StreamInfo
+
+
+class Owner(NamedTuple):
+    """What a member's read shows: the group, and the epoch under which it holds the shard."""
+
+    group_id: int
+    epoch: int
+    is_leased: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Offsets `[start, end)` of one shard."""
+
+    stream: str
+    stream_id: int
+    shard: int
+    start: int
+    end: int
+    record_bytes: int = 0
+    """Of one record as it is stored, about."""
+    owner: Owner | None = None
+    beyond: tuple[Marks, ...] = ()
+    """What the lanes of earlier owners have done of it."""
+
+    @property
+    def records(self) -> int:
+        return self.end - self.start
+
+    def part(self, start: int, end: int) -> Span:
+        """A part of it. (`dataclasses.replace` costs more than all the rest of a plan of thousands.)"""
+        return Span(
+            stream=self.stream,
+            stream_id=self.stream_id,
+            shard=self.shard,
+            start=start,
+            end=end,
+            record_bytes=self.record_bytes,
+            owner=self.owner,
+            beyond=self.beyond,
+        )
+
+
+def kept(stream: str, shard: Shard, position: int, *, strict: bool) -> int:
+    """A position that can be read from. What is not there (any more) is an error, or is passed."""
+    if position > shard.next_offset:
+        if strict:
+            raise OffsetOutOfRange(
+                stream=stream, shard=shard.id, offset=position, next_offset=shard.next_offset
+            )
+        return shard.next_offset
+    if position < shard.first_offset:
+        if strict:
+            raise OffsetExpired(
+                stream=stream, shard=shard.id, offset=position, first_offset=shard.first_offset
+            )
+        return shard.first_offset
+    return position
+
+
+def due(
+    info: StreamInfo,
+    positions: Mapping[int, int],
+    *,
+    in_order: bool,
+    until: Mapping[int, int] | None = None,
+) -> list[Span]:
+    """What may be read now, from these positions on. A shard without one is read from its first record.
+
+    `until` bounds each shard, and leaves out those that it does not name.
+    """
+    spans = []
+    for number in readable(info.shards, positions, in_order=in_order):
+        shard = info.shards[number]
+        start = positions.get(number, 0)
+        end = shard.next_offset if until is None else min(shard.next_offset, until.get(number, 0))
+        if start < end:
+            spans.append(span_of(info, shard, start, end))
+    return spans
+
+
+def span_of(info: StreamInfo, shard: Shard, start: int, end: int) -> Span:
+    """So much of a shard."""
+    return Span(
+        stream=str(info.full_name),
+        stream_id=info.id,
+        shard=shard.id,
+        start=start,
+        end=end,
+        record_bytes=_record_bytes(shard),
+    )
+
+
+def limited(
+    spans: Sequence[Span], *, records_max: int | None = None, bytes_max: int | None = None
+) -> list[Span]:
+    """As much of the spans as the limits allow: of each the same part, so that none falls behind.
+
+    At least one record, however large: a query never stands still.
+    """
+    total = sum(span.records for span in spans)
+    wanted = total
+    if records_max is not None:
+        wanted = min(wanted, records_max)
+    size = sum(span.records * span.record_bytes for span in spans)
+    if bytes_max is not None and size > bytes_max:
+        wanted = min(wanted, max(1, total * bytes_max // size))
+    if wanted >= total:
+        return list(spans)
+    taken = [span.records * wanted // total for span in spans]
+    left = wanted - sum(taken)
+    # What rounding left over goes to those with the most to come, one record each.
+    for place in sorted(range(len(spans)), key=lambda place: taken[place] - spans[place].records)[:left]:
+        taken[place] += 1
+    return [
+        span.part(span.start, span.start + count) for span, count in zip(spans, taken, strict=True) if count
+    ]
+
+
+def reached(positions: Mapping[int, int], spans: Iterable[Span]) -> dict[int, int]:
+    """The positions once these spans of the same stream have been read."""
+    after = dict(positions)
+    for span in spans:
+        after[span.shard] = max(span.end, after.get(span.shard, 0))
+    return after
+
+
+def _record_bytes(shard: Shard) -> int:
+    records = shard.next_offset - shard.first_offset
+    return -(-shard.bytes // records) if records > 0 else 0

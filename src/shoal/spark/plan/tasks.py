@@ -1,0 +1,68 @@
+"""Which tasks read the spans: large ones cut where order does not matter, small ones put together.
+
+A task costs tens of milliseconds whatever it reads, and a machine has few cores: about as many tasks as there
+is room for, of about the same size. Invariant: the spans of a shard are in the order of their offsets, and
+in order (`cuts=False`) a shard is in one task, whole.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+from shoal.spark.plan.spans import Span
+
+Task = tuple[Span, ...]
+
+TASK_RECORDS: Final = 1_000_000
+"""About so many records are a task of their own, when there are more than the cores would make of them: a
+cluster has more cores than the machine that plans, and a task that fails is repeated whole."""
+TASKS_MAX: Final = 10_000
+"""Of one batch: beyond, the driver is busy with tasks alone."""
+
+
+def tasks(
+    spans: Sequence[Span], *, wanted: int, records_max: int | None = None, cuts: bool = True
+) -> list[Task]:
+    """Spread the spans over tasks: about `wanted`, more if there is much, none with more than `records_max`
+    records if it may be cut."""
+    spans = [span for span in spans if span.records > 0]
+    total = sum(span.records for span in spans)
+    if not total:
+        return []
+    count = min(TASKS_MAX, max(wanted, -(-total // TASK_RECORDS)))
+    if records_max is not None:
+        count = max(count, min(TASKS_MAX, -(-total // records_max)))
+    if cuts:
+        size = -(-total // count)
+        if records_max is not None:
+            size = max(min(size, records_max), -(-total // TASKS_MAX))
+        spans = [piece for span in spans for piece in _cut(span, size)]
+    return _spread(spans, min(count, len(spans)), records_max)
+
+
+def _cut(span: Span, size: int) -> list[Span]:
+    """Equal pieces of about `size` records."""
+    pieces = -(-span.records // size)
+    edges = [span.start + span.records * number // pieces for number in range(pieces + 1)]
+    return [span.part(low, high) for low, high in pairwise(edges)]
+
+
+def _spread(spans: Sequence[Span], count: int, records_max: int | None) -> list[Task]:
+    """The largest first, each to the task that has least; within a task in the order that they were given.
+
+    One that would make a task too large gets a task of its own.
+    """
+    order = {id(span): place for place, span in enumerate(spans)}
+    loads = [(0, number) for number in range(count)]
+    found: list[list[Span]] = [[] for _ in range(count)]
+    for span in sorted(spans, key=lambda span: -span.records):
+        load, number = loads[0]
+        if records_max is not None and load and load + span.records > records_max:
+            found.append([span])
+            continue
+        heapq.heapreplace(loads, (load + span.records, number))
+        found[number].append(span)
+    return [tuple(sorted(task, key=lambda span: order[id(span)])) for task in found if task]

@@ -1,0 +1,191 @@
+"""`spark.readStream.format("shoal")`: batches of whatever is new, planned on the driver, read on executors.
+
+One object is made in the process that Spark keeps for the query, and plans; another is made elsewhere,
+pickled once, and reads. So nothing is opened before Spark asks for an offset, and what changes from batch
+to batch travels in the partitions.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from shoal.spark.batch_reader import SpanPartition
+from shoal.spark.executor_reading import Reading, read_spans
+from shoal.spark.hubs import hub_at
+from shoal.spark.lone_query import LoneQuery
+from shoal.spark.member_query import MemberQuery
+from shoal.spark.news import News
+from shoal.spark.plan.limits import Limits
+from shoal.spark.plan.spans import Span
+from shoal.spark.plan.tasks import tasks
+from shoal.spark.schema import check_schema
+from shoal.spark.source_options import SourceOptions
+from shoal.spark.streams import streams_at_first
+
+
+class Query(Protocol):
+    """A query as it runs: how far it is, and what comes next."""
+
+    def initial(self) -> dict[str, Any]:
+        """Where a query without a checkpoint begins."""
+
+    def latest(self, start: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], int]:
+        """The end of the next batch, `start` itself if nothing is new; and how many records there would be.
+
+        Everything up to `start` is done: Spark has written it down.
+        """
+
+    def spans(self, start: dict[str, Any], end: dict[str, Any]) -> list[Span]:
+        """What the batch between them is made of; also of one that an earlier run began."""
+
+    def in_order(self) -> bool:
+        """Whether a shard must be read by one task."""
+
+    def ends(self) -> dict[str, Any] | None:
+        """Where the streams end, as last seen: for people."""
+
+    def available_now(self) -> None:
+        """What is there now is all that is to be read."""
+
+    def stop(self) -> None: ...
+
+
+class _Running:
+    """What the planning object has, and the pickled one has not."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        hub = hub_at(options.hub, keeps=True)
+        self.news = News(hub)
+        self.query: Query = (MemberQuery if options.is_member else LoneQuery)(hub, options, self.news)
+        self.first: dict[str, Any] | None = None
+        self.idle_at: dict[str, Any] | None = None
+        """The offset at which nothing was new."""
+        self.batch_s = time.monotonic()
+        """When the last batch began."""
+        self.is_available_now = False
+
+
+class ShoalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """See DataSourceStreamReader."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._reading = Reading(hub=options.hub, schema=schema, strict=options.strict)
+        self._running: _Running | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_running": None}
+
+    # --- On the driver. ---
+
+    def initialOffset(self) -> dict[str, Any]:
+        running = self._begin()
+        if running.first is None:
+            running.first = running.query.initial()
+        return running.first
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """One of Spark's own kinds: that, and all other limits, are kept in `latestOffset`."""
+        if self._options.records_max is not None:
+            return ReadMaxRows(self._options.records_max)
+        if self._options.bytes_max is not None:
+            return ReadMaxBytes(self._options.bytes_max)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The end of the next batch. Nothing new: the answer is held back for a moment."""
+        running = self._begin()
+        if running.idle_at == start and not running.is_available_now and not running.news.wait():
+            return start
+        running.news.looking()
+        limits = self._limits(limit, running.is_available_now)
+        end, available = running.query.latest(start, limits)
+        waited_s = time.monotonic() - running.batch_s
+        if end == start or (available and not limits.is_worth_it(available, waited_s)):
+            running.idle_at = start
+            return start
+        running.idle_at, running.batch_s = None, time.monotonic()
+        return end
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return self._begin().query.ends()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        running = self._begin()
+        running.is_available_now = True
+        running.query.available_now()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        running, options = self._begin(), self._options
+        spread = tasks(
+            running.query.spans(start, end),
+            wanted=options.tasks,
+            records_max=options.task_records_max,
+            cuts=not running.query.in_order(),
+        )
+        return [SpanPartition(task) for task in spread]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Comes late, and never for the last batch: what is done, `latestOffset` is told sooner."""
+
+    def stop(self) -> None:
+        if self._running is not None:
+            self._running.query.stop()
+            self._running.news.close()
+
+    # --- On an executor. ---
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SpanPartition)
+        return read_spans(self._reading, partition.spans)
+
+    # ---
+
+    def _begin(self) -> _Running:
+        if self._running is None:
+            streams = streams_at_first(hub_at(self._options.hub, keeps=True), self._options.subscription)
+            check_schema(self._reading.schema, list(streams.values()))
+            self._running = _Running(self._options)
+            _stop_on_sigterm()
+        return self._running
+
+    def _limits(self, limit: ReadLimit, is_available_now: bool) -> Limits:
+        """Spark's word for everything overrules the options: Trigger.Once means all."""
+        options = self._options
+        has_max = options.records_max is not None or options.bytes_max is not None
+        if isinstance(limit, ReadAllAvailable) and has_max:
+            return Limits()
+        return Limits(
+            records_max=limit.max_rows if isinstance(limit, ReadMaxRows) else options.records_max,
+            bytes_max=options.bytes_max,
+            records_min=None if is_available_now else options.records_min,
+            delay_max_s=options.delay_max,
+        )
+
+
+def _stop_on_sigterm() -> None:
+    """Spark ends the process with SIGTERM, twice. The first ends it by an exception, so that the runner calls
+    `stop()`, where memberships are left; the second is not heard."""
+
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        sys.exit(0)
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, end)

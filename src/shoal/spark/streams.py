@@ -1,0 +1,53 @@
+"""The streams that a query reads, as of now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from shoal.connect import Hub
+from shoal.consumer.membership import insist
+from shoal.core.errors import InvalidInput, NotFound, StoreError
+from shoal.core.model import StreamInfo
+from shoal.core.polling import Subscription
+
+OUTAGE_S = 120.0
+"""How long a plan waits for a store that is away. Spark ends a query whose plan fails, so this is the longest
+outage that a query lives through."""
+
+
+class StreamReplaced(NotFound):
+    """The stream was deleted, and another was made under its name, since the query read it."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(
+            f"stream={stream!r}: it was deleted and made anew since this query read it; read the new "
+            "one with a new checkpointLocation, or with failOnDataLoss=false from its first record on"
+        )
+        self.stream = stream
+
+
+def streams_now(hub: Hub, subscription: Subscription, *, strict: bool = True) -> dict[str, StreamInfo]:
+    """The streams that are meant, by name. One that is named and is not there is an error, or left out."""
+    found: dict[str, StreamInfo] = {}
+    if subscription.pattern is not None:
+        existing = insist(partial(hub.service.list_streams, None), StoreError, OUTAGE_S)
+        wanted = set(subscription.wanted([info.full_name for info in existing]))
+        return {str(info.full_name): info for info in existing if info.full_name in wanted}
+    for name in subscription.names:
+        try:
+            described = partial(hub.service.describe_stream, name)
+            found[str(name)] = insist(described, StoreError, OUTAGE_S)
+        except NotFound:
+            if strict:
+                raise
+    return found
+
+
+def streams_at_first(hub: Hub, subscription: Subscription) -> Mapping[str, StreamInfo]:
+    """The same, at least one."""
+    found = streams_now(hub, subscription)
+    if not found:
+        pattern = subscription.pattern.pattern if subscription.pattern else ""
+        raise InvalidInput("stream", pattern, "no stream has a name that this pattern matches as a whole")
+    return found

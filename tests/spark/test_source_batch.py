@@ -1,0 +1,256 @@
+"""Batch reads: `spark.read.format("shoal")`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrameReader, SparkSession
+from pyspark.sql import functions as f
+
+import shoal
+from shoal.spark import ShoalDataSource, reason
+
+
+@pytest.fixture
+def hub(sqlite_url: str) -> Iterator[shoal.Hub]:
+    with shoal.connect(sqlite_url) as hub:
+        yield hub
+
+
+def reader(spark: SparkSession, url: str, **options: Any) -> DataFrameReader:
+    found = spark.read.format("shoal").option("hub", url)
+    for name, value in options.items():
+        found = found.option(name, value)
+    return found
+
+
+def refusal(found: DataFrameReader, act: str = "count") -> str:
+    """The line that says why a read failed."""
+    with pytest.raises(PySparkException) as caught:
+        getattr(found.load(), act)()
+    return reason(caught.value)
+
+
+def test_every_record_is_read_once_with_all_its_columns(
+    spark: SparkSession, hub: shoal.Hub, sqlite_url: str
+) -> None:
+    hub.create_stream("orders", shards=3)
+    with hub.producer("orders") as producer:
+        for number in range(300):
+            producer.send(f"v{number}".encode(), key=f"k{number % 7}", headers={"n": b"%d" % number})
+        producer.send(b"keyless", key=None)
+    hub.split_shard("orders", 0)
+    with hub.producer("orders") as producer:
+        for number in range(300, 400):
+            producer.send(f"v{number}".encode(), key=f"k{number % 7}")
+
+    frame = reader(spark, sqlite_url, stream="orders", includeHeaders="true").load()
+
+    assert frame.columns == ["stream", "shard", "offset", "timestamp", "key", "value", "headers"]
+    rows = frame.collect()
+    expected = {
+        (shard.id, record.offset): (record.key, record.value, record.timestamp, dict(record.headers))
+        for shard in hub.describe_stream("orders").shards
+        for record in hub.read("orders", shard.id, 0)
+    }
+    found = {
+        (row.shard, row.offset): (
+            None if row.key is None else bytes(row.key),
+            bytes(row.value),
+            row.timestamp.replace(tzinfo=UTC).timestamp() * 1000,
+            {name: bytes(value) for name, value in (row.headers or {}).items()},
+        )
+        for row in rows
+    }
+    assert len(rows) == 401
+    assert {row.stream for row in rows} == {"orders"}
+    assert found == {
+        place: (*rest[:2], pytest.approx(rest[2], abs=1), rest[3]) for place, rest in expected.items()
+    }
+
+
+def test_typed_columns_come_as_typed_columns(spark: SparkSession, hub: shoal.Hub, sqlite_url: str) -> None:
+    schema = pa.schema(
+        {
+            "id": pa.int64(),
+            "name": pa.large_string(),
+            "small": pa.uint8(),
+            "huge": pa.uint64(),
+            "at": pa.timestamp("ms", tz="Europe/Berlin"),
+            "tags": pa.list_(pa.string()),
+            "place": pa.struct({"x": pa.float64(), "n": pa.uint16()}),
+        }
+    )
+    hub.create_stream("events", shards=1, schema=schema)
+    at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    row = {
+        "id": 5,
+        "name": "ä",
+        "small": 255,
+        "huge": 2**64 - 1,
+        "at": at,
+        "tags": ["a", None],
+        "place": {"x": 1.5, "n": 65535},
+    }
+    empty = dict.fromkeys(row)
+    hub.append("events", 0, pa.Table.from_pylist([row, empty], schema=schema))
+
+    frame = reader(spark, sqlite_url, stream="events").load().orderBy("offset")
+
+    assert dict(frame.dtypes)["huge"] == "decimal(20,0)"
+    first, second = frame.select(*schema.names).collect()
+    assert first.asDict(recursive=True) == row | {
+        "at": at.replace(tzinfo=None),
+        "huge": pytest.approx(2**64 - 1),
+    }
+    assert second.asDict() == empty
+    narrow = reader(spark, sqlite_url, stream="events", columns="small,offset").load()
+    assert narrow.dtypes == [("small", "smallint"), ("offset", "bigint")]
+    assert sorted(narrow.collect(), key=lambda row: row.offset)[0].small == 255
+    own = spark.read.schema("name string, shard int").format("shoal").option("hub", sqlite_url)
+    assert {row.name for row in own.option("stream", "events").load().collect()} == {"ä", None}
+
+
+def test_a_read_is_bounded_by_offsets_and_times(spark: SparkSession, hub: shoal.Hub, sqlite_url: str) -> None:
+    hub.create_stream("orders", shards=2)
+    for shard in (0, 1):
+        records = [
+            shoal.Record(offset=0, timestamp=1000 * number, key=None, value=b"%d" % number, headers={})
+            for number in range(10)
+        ]
+        hub.append("orders", shard, records)
+    hub.create_group("orders", "billing", start={0: 4, 1: 7})
+
+    def values(**options: str) -> list[tuple[int, int]]:
+        rows = reader(spark, sqlite_url, stream="orders", **options).load().select("shard", "offset")
+        return sorted(tuple(row) for row in rows.collect())
+
+    assert values(startingOffsets='{"0": 8, "1": -1}') == [(0, 8), (0, 9)]
+    assert values(endingOffsets='{"orders": {"0": 1, "1": 0}}') == [(0, 0)]
+    assert values(startingTimestamp="8000", endingTimestamp="1970-01-01T00:00:09Z") == [(0, 8), (1, 8)]
+    assert values(group="billing") == [(0, n) for n in range(4, 10)] + [(1, n) for n in range(7, 10)]
+    assert len(values(group="billing", startingOffsets="earliest", endingOffsets="group")) == 11
+    assert hub.describe_group("orders", "billing").members == (), "a batch read takes nothing"
+    assert values(startingOffsets="latest") == []
+
+
+def test_tasks_are_as_many_as_asked_for(spark: SparkSession, hub: shoal.Hub, sqlite_url: str) -> None:
+    hub.create_stream("orders", shards=1)
+    hub.append("orders", 0, [b"x"] * 100)
+
+    def tasks(**options: str) -> int:
+        return reader(spark, sqlite_url, stream="orders", **options).load().rdd.getNumPartitions()
+
+    assert tasks(minPartitions="5") == 5
+    assert tasks(minPartitions="1", maxRecordsPerPartition="30") == 4
+    assert tasks(minPartitions="5", inOrder="true") == 1
+
+
+def test_filters_on_shard_offset_and_time_are_pushed_down(
+    spark: SparkSession, hub: shoal.Hub, sqlite_url: str
+) -> None:
+    hub.create_stream("orders", shards=2)
+    for shard in (0, 1):
+        records = [
+            shoal.Record(offset=0, timestamp=stamp, key=None, value=b"v", headers={})
+            for stamp in (1000, 5000, 2000, 6000)
+        ]
+        hub.append("orders", shard, records)
+    pushing = reader(spark, sqlite_url, stream="orders", pushFilters="true")
+    assert "filterPushdown" in refusal(pushing)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = pushing.load()
+        one = frame.where((f.col("shard") == 1) & (f.col("offset") >= 1) & (f.col("offset") < 3))
+        assert sorted((row.shard, row.offset) for row in one.collect()) == [(1, 1), (1, 2)]
+        assert one.rdd.getNumPartitions() <= 2
+        late = frame.where(f.col("timestamp") >= f.lit("1970-01-01T00:00:05Z").cast("timestamp"))
+        assert sorted((row.shard, row.offset) for row in late.collect()) == [(0, 1), (0, 3), (1, 1), (1, 3)]
+        assert frame.where(f.col("shard").isin(0) & (f.col("value") == b"v")).count() == 4
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_several_streams_are_read_by_list_or_pattern(
+    spark: SparkSession, hub: shoal.Hub, sqlite_url: str
+) -> None:
+    for name in ("orders-1", "orders-2", "shop/carts"):
+        hub.create_stream(name, shards=1)
+        hub.append(name, 0, [name.encode()])
+    hub.create_stream("typed", shards=1, schema={"n": "int64"})
+
+    def values(stream: str) -> set[str]:
+        return {row.stream for row in reader(spark, sqlite_url, stream=stream).load().collect()}
+
+    assert values("orders-1, shop/carts") == {"orders-1", "shop/carts"}
+    assert values("orders-[0-9]+") == {"orders-1", "orders-2"}
+    assert "read together" in refusal(reader(spark, sqlite_url, stream="orders-1,typed"))
+    assert "no stream has a name" in refusal(reader(spark, sqlite_url, stream="x.*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"stream": "orders", "startingOfsets": "latest"}, "did you mean 'startingOffsets'?"),
+        ({}, "stream=None: the source needs it"),
+        ({"stream": "nosuch"}, "stream='nosuch': there is no such stream"),
+        ({"stream": "orders", "startingOffsets": '{"0": 99}'}, "offset=99: shard 0 of 'orders' ends at"),
+        ({"stream": "orders", "startingOffsets": '{"5": 1}'}, "shard=5: stream 'orders' has shards 0 to 0"),
+        ({"stream": "orders", "columns": "offset,valu"}, "columns='valu': stream orders has stream, shard"),
+        ({"stream": "orders", "maxOffsetsPerTrigger": "5"}, "it is for spark.readStream"),
+        ({"stream": "orders", "member": "true"}, "a member of which group?"),
+        ({"stream": "orders", "hub": "sqlite:////nowhere/x.db"}, "there is no such file on"),
+        ({"stream": "orders", "hub": "nonsense"}, "hub='nonsense'"),
+    ],
+)
+def test_bad_input_is_answered_with_one_line(
+    spark: SparkSession, hub: shoal.Hub, sqlite_url: str, options: dict[str, str], line: str
+) -> None:
+    hub.create_stream("orders", shards=1)
+    hub.append("orders", 0, [b"x"])
+    found = refusal(reader(spark, sqlite_url, **options))
+    assert line in found
+    assert "\n" not in found
+
+
+def test_a_missing_hub_is_named(spark: SparkSession) -> None:
+    assert "hub=None: the source needs it" in refusal(spark.read.format("shoal").option("stream", "x"))
+
+
+def test_a_schema_that_does_not_match_is_refused(
+    spark: SparkSession, hub: shoal.Hub, sqlite_url: str
+) -> None:
+    hub.create_stream("orders", shards=1)
+    wrong = spark.read.schema("value string").format("shoal").option("hub", sqlite_url)
+    assert "value='string': the stream wants binary" in refusal(wrong.option("stream", "orders"), "collect")
+
+
+def test_expired_offsets_fail_unless_loss_is_allowed(
+    spark: SparkSession, hub: shoal.Hub, sqlite_url: str
+) -> None:
+    hub.create_stream("orders", shards=1)
+    for _ in range(3):
+        hub.append("orders", 0, [b"x"] * 10)
+    hub.set_retention("orders", retention_bytes=1)
+    hub.enforce_retention("orders")
+    first = hub.first_offset("orders", 0)
+    assert first > 0
+    strict = reader(spark, sqlite_url, stream="orders", startingOffsets='{"0": 0}')
+    assert "keeps records from offset" in refusal(strict)
+    frame = strict.option("failOnDataLoss", "false").load()
+    assert [row.offset for row in frame.collect()] == list(range(first, 30))
+
+
+def test_the_source_can_be_registered_by_hand(spark: SparkSession, hub: shoal.Hub, sqlite_url: str) -> None:
+    hub.create_stream("orders", shards=1)
+    hub.append("orders", 0, [b"x"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        spark.dataSource.register(ShoalDataSource)
+    assert reader(spark, sqlite_url, stream="orders").load().count() == 1

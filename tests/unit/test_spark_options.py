@@ -1,0 +1,88 @@
+"""Options of Spark's sources and sinks: text in, values or one clear error out."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.core.errors import InvalidInput
+from shoal.spark.options import (
+    Option,
+    Parser,
+    as_json,
+    choice,
+    flag,
+    names,
+    parsed,
+    seconds,
+    size,
+    text,
+    whole,
+)
+
+KNOWN = (
+    Option(name="hub", parse=text, doc="the hub's URL", is_required=True),
+    Option(name="maxOffsetsPerTrigger", parse=whole(), doc="records"),
+    Option(name="failOnDataLoss", parse=flag, default=True, doc="whether to fail"),
+)
+
+
+def test_names_come_back_as_the_table_writes_them_whatever_their_case() -> None:
+    values = parsed({"HUB": "sqlite:///x.db", "maxoffsetspertrigger": " 10 "}, KNOWN)
+    assert values == {"hub": "sqlite:///x.db", "maxOffsetsPerTrigger": 10, "failOnDataLoss": True}
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_known_one() -> None:
+    with pytest.raises(InvalidInput, match=r"maxofsetspertrigger='1'.*did you mean 'maxOffsetsPerTrigger'"):
+        parsed({"hub": "x", "maxofsetspertrigger": "1"}, KNOWN)
+
+
+def test_an_option_like_no_other_is_refused_with_all_that_are_known() -> None:
+    with pytest.raises(InvalidInput, match="it knows failOnDataLoss, hub, maxOffsetsPerTrigger"):
+        parsed({"hub": "x", "zzz": "1"}, KNOWN)
+
+
+def test_a_missing_option_is_named_with_what_it_is() -> None:
+    with pytest.raises(InvalidInput, match=r"hub=None.*the hub's URL"):
+        parsed({}, KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("parse", "given", "value"),
+    [
+        (flag, "TRUE", True),
+        (whole(-2), "-2", -2),
+        (size, "64m", 64 << 20),
+        (size, "10", 10),
+        (seconds, "15m", 900.0),
+        (seconds, "500ms", 0.5),
+        (seconds, "2", 2.0),
+        (names, "a, b", ("a", "b")),
+        (choice("earliest", "latest"), "Latest", "latest"),
+        (as_json, '{"0": 1}', {"0": 1}),
+    ],
+)
+def test_a_value_is_read(parse: Parser, given: str, value: object) -> None:
+    assert parse("option", given) == value
+
+
+@pytest.mark.parametrize(
+    ("parse", "given"),
+    [
+        (text, ""),
+        (flag, "yes"),
+        (whole(), "0"),
+        (whole(), "1.5"),
+        (size, "0"),
+        (size, "1t"),
+        (seconds, "0s"),
+        (seconds, "soon"),
+        (seconds, "900d"),
+        (names, "a,,b"),
+        (names, "a,a"),
+        (choice("earliest"), "first"),
+        (as_json, "{"),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_refused_by_its_name(parse: Parser, given: str) -> None:
+    with pytest.raises(InvalidInput, match="option="):
+        parse("option", given)

@@ -1,0 +1,244 @@
+"""The plan of a Spark read, without Spark: which offsets, which tasks, what comes before what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.core.errors import InvalidInput, OffsetExpired, OffsetOutOfRange, UnknownShard
+from shoal.core.lineage import ancestors
+from shoal.core.model import Shard, StreamInfo, StreamName, StreamSettings
+from shoal.spark.plan.filters import Bounds
+from shoal.spark.plan.offsets import Positions, StreamPositions, manifest, manifest_of, positions_of
+from shoal.spark.plan.spans import Owner, Span, due, kept, limited, reached
+from shoal.spark.plan.starting import Kind, Place, check_streams, place_of, resolved
+from shoal.spark.plan.tasks import tasks
+from tests.unit.lineages import lineages
+
+
+def stream(shards: tuple[Shard, ...], number: int = 7) -> StreamInfo:
+    return StreamInfo(
+        full_name=StreamName("default", "orders"),
+        id=number,
+        version=1,
+        settings=StreamSettings(),
+        shards=shards,
+    )
+
+
+def span(shard: int, start: int, end: int, record_bytes: int = 0) -> Span:
+    return Span(stream="orders", stream_id=7, shard=shard, start=start, end=end, record_bytes=record_bytes)
+
+
+@st.composite
+def filled(draw: st.DrawFn) -> StreamInfo:
+    """A stream some time after its birth, with records in its shards."""
+    return stream(
+        tuple(
+            replace(shard, next_offset=draw(st.integers(0, 50)), bytes=draw(st.integers(0, 5000)))
+            for shard in draw(lineages())
+        )
+    )
+
+
+spans_lists = st.lists(
+    st.builds(span, st.integers(0, 40), st.integers(0, 50), st.integers(51, 5000), st.integers(0, 9)),
+    max_size=20,
+    unique_by=lambda one: one.shard,
+)
+
+
+# --- Order along the lineage. ---
+
+
+@given(filled(), st.integers(1, 60))
+def test_a_shard_is_read_in_a_later_batch_than_its_ancestors_last_records(
+    info: StreamInfo, records_max: int
+) -> None:
+    positions: dict[int, int] = {}
+    ended_in: dict[int, int] = {}
+    for batch in range(10_000):
+        spans = limited(due(info, positions, in_order=True), records_max=records_max)
+        if not spans:
+            break
+        for one in spans:
+            for ancestor in ancestors(info.shards, one.shard):
+                if info.shards[ancestor].next_offset:
+                    assert ended_in[ancestor] < batch, (
+                        "an ancestor's last records came in this batch or later"
+                    )
+            assert one.start == positions.get(one.shard, 0)
+            if one.end == info.shards[one.shard].next_offset:
+                ended_in[one.shard] = batch
+        positions = reached(positions, spans)
+    assert {shard.id: shard.next_offset for shard in info.shards if shard.next_offset} == positions
+
+
+@given(filled())
+def test_out_of_order_everything_is_due_at_once(info: StreamInfo) -> None:
+    found = due(info, {}, in_order=False)
+    assert {one.shard for one in found} == {shard.id for shard in info.shards if shard.next_offset}
+
+
+@given(filled(), st.data())
+def test_nothing_beyond_the_end_of_an_available_now_run_is_due(info: StreamInfo, data: st.DataObject) -> None:
+    until: dict[int, int] = {
+        shard.id: data.draw(st.integers(0, shard.next_offset)) for shard in info.shards if shard.id % 3
+    }
+    for one in due(info, {}, in_order=False, until=until):
+        assert one.end <= until[one.shard]
+
+
+# --- Limits. ---
+
+
+@given(spans_lists, st.integers(1, 20_000))
+def test_a_limit_of_records_is_used_to_the_last_one(spans: list[Span], records_max: int) -> None:
+    found = limited(spans, records_max=records_max)
+    total = sum(one.records for one in spans)
+    assert sum(one.records for one in found) == min(total, records_max)
+    by_shard = {one.shard: one for one in spans}
+    for one in found:
+        whole = by_shard[one.shard]
+        assert one.start == whole.start
+        assert 0 < one.records <= whole.records
+
+
+@given(spans_lists, st.integers(1, 20_000))
+def test_a_limit_of_bytes_is_kept_but_for_one_record(spans: list[Span], bytes_max: int) -> None:
+    found = limited(spans, bytes_max=bytes_max)
+    assert bool(found) == bool(spans)
+    widest = max((one.record_bytes for one in spans), default=0)
+    # Of each the same part: records that rounding moved from small ones to large ones may be larger.
+    assert sum(one.records * one.record_bytes for one in found) <= bytes_max + widest * (len(spans) + 1)
+
+
+def test_a_limit_is_shared_by_how_far_behind_each_shard_is() -> None:
+    found = limited([span(0, 0, 900), span(1, 0, 100)], records_max=100)
+    assert [(one.shard, one.records) for one in found] == [(0, 90), (1, 10)]
+
+
+# --- Tasks. ---
+
+
+@given(spans_lists, st.integers(1, 9), st.none() | st.integers(1, 900), st.booleans())
+def test_tasks_hold_every_record_once(
+    spans: list[Span], wanted: int, records_max: int | None, cuts: bool
+) -> None:
+    found = tasks(spans, wanted=wanted, records_max=records_max, cuts=cuts)
+    pieces = sorted((one.shard, one.start, one.end) for task in found for one in task)
+    for whole in spans:
+        mine = [piece for piece in pieces if piece[0] == whole.shard]
+        assert mine[0][1] == whole.start
+        assert mine[-1][2] == whole.end
+        assert all(before[2] == after[1] for before, after in pairwise(mine))
+        if not cuts:
+            assert len(mine) == 1, "in order, a shard is in one task, whole"
+    if records_max is not None and cuts:
+        assert all(sum(one.records for one in task) <= records_max for task in found)
+
+
+def test_small_shards_share_tasks_of_about_the_same_size() -> None:
+    found = tasks([span(number, 0, 100) for number in range(64)], wanted=4, cuts=False)
+    assert [sum(one.records for one in task) for task in found] == [1600] * 4
+
+
+def test_a_large_backlog_of_one_shard_is_cut_only_where_order_does_not_matter() -> None:
+    assert len(tasks([span(0, 0, 4_000_000)], wanted=2)) == 4
+    assert len(tasks([span(0, 0, 4_000_000)], wanted=2, cuts=False)) == 1
+
+
+# --- Where a read begins. ---
+
+TWO = stream(
+    tuple(
+        Shard(id=number, begin=0, end=1, first_offset=10, next_offset=20)  # type: ignore[arg-type]
+        for number in range(2)
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("given_place", "expected"),
+    [
+        ("earliest", {0: 10, 1: 10}),
+        ("latest", {0: 20, 1: 20}),
+        ({"orders": {"0": 15}}, {0: 15, 1: 10}),
+        ({"0": 15, "1": -1}, {0: 15, 1: 20}),
+        ({"0": -2}, {0: 10, 1: 10}),
+    ],
+)
+def test_a_place_is_resolved(given_place: object, expected: dict[int, int]) -> None:
+    place = place_of("startingOffsets", given_place)
+    assert resolved(TWO, place, otherwise=Kind.EARLIEST) == expected
+
+
+def test_a_shard_that_the_group_does_not_know_yet_is_read_from_its_beginning() -> None:
+    place = Place(kind=Kind.GROUP)
+    assert resolved(TWO, place, otherwise=Kind.EARLIEST, known={0: 12}) == {0: 12, 1: 10}
+
+
+@pytest.mark.parametrize("given_place", ["first", {}, {"0": "x"}, {"0": -3}, {"a": 1}, {"0": True}])
+def test_a_place_that_makes_no_sense_is_refused(given_place: object) -> None:
+    with pytest.raises(InvalidInput, match="startingOffsets="):
+        place_of("startingOffsets", given_place)
+
+
+def test_offsets_outside_of_the_log_are_refused_or_moved_to_what_there_is() -> None:
+    for offset, error, nearest in ((21, OffsetOutOfRange, 20), (9, OffsetExpired, 10)):
+        with pytest.raises(error):
+            kept("orders", TWO.shards[0], offset, strict=True)
+        assert kept("orders", TWO.shards[0], offset, strict=False) == nearest
+    with pytest.raises(UnknownShard):
+        resolved(TWO, place_of("startingOffsets", {"7": 1}), otherwise=Kind.EARLIEST)
+
+
+def test_offsets_of_a_stream_that_is_not_read_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="orders"):
+        check_streams("startingOffsets", place_of("startingOffsets", {"carts": {"0": 1}}), {"orders": TWO})
+    with pytest.raises(InvalidInput, match="name each"):
+        check_streams("startingOffsets", place_of("startingOffsets", {"0": 1}), {"orders": TWO, "carts": TWO})
+
+
+# --- What Spark keeps. ---
+
+
+@given(st.permutations(range(12)))
+def test_offsets_have_one_text_whatever_order_they_came_in(order: list[int]) -> None:
+    def text(numbers: list[int]) -> str:
+        shards = {number: number * 3 for number in numbers}
+        streams = {str(number): StreamPositions(id=number, shards=shards) for number in numbers}
+        return repr(Positions(query="q", streams=streams).to_json())
+
+    assert text(order) == text(list(range(12)))
+
+
+def test_offsets_survive_spark() -> None:
+    positions = Positions(query="q", streams={"orders": StreamPositions(id=7, shards={0: 3, 11: 2**62})})
+    assert positions_of(positions.to_json()) == positions
+    batch = manifest_of("q", [replace(span(3, 5, 9), owner=Owner(1, 42, False))])
+    assert manifest(batch.to_json()) == batch
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [{"partition": 3}, {"shoal": 99, "query": "q", "streams": {}}, {"shoal": 1, "query": "q", "batch": []}],
+)
+def test_offsets_of_others_are_refused(foreign: dict[str, object]) -> None:
+    with pytest.raises(InvalidInput, match="checkpointLocation="):
+        positions_of(foreign)
+
+
+# --- Filters. ---
+
+
+def test_bounds_cut_what_they_say() -> None:
+    bounds = Bounds(shards=frozenset([0, 1]), low=5).both(Bounds(shard_high=1, high=9))
+    assert bounds.cut("orders", 0, 0, 100) == (5, 9)
+    assert bounds.cut("orders", 0, 9, 100) is None
+    assert bounds.cut("orders", 1, 0, 100) is None
+    assert Bounds(streams=frozenset(["carts"])).cut("orders", 0, 0, 1) is None
