@@ -247,13 +247,17 @@ def test_dead_letters_are_listed_and_shown(run: Run, letters: list[bytes]) -> No
 
 
 def test_dead_letters_are_replayed_and_dropped(run: Run, letters: list[bytes], hub: shoal.Hub) -> None:
-    assert run("group", "dead", "replay", "orders", "billing", "1").stdout == "replayed 1 dead letters\n"
+    done = run("group", "dead", "replay", "orders", "billing", "1")
+    assert (done.stdout, done.stderr) == ("replayed 1 dead letters\n", "")
     assert [letter.number for letter in hub.dead_letters("orders", "billing")] == [0, 2]
     assert "--yes" in run("group", "dead", "drop", "orders", "billing", "0", exits=2).stderr
+    hub.update_group("orders", "billing", failure="strict")
+    done = run("group", "dead", "replay", "orders", "billing", "0")
+    assert "only workers that are told best_tried get them" in done.stderr
     done = run("group", "dead", "drop", "orders", "billing", "--yes", "--json")
-    assert json_of(done) == {"dropped": [0, 2]}
+    assert json_of(done) == {"dropped": [2]}
     assert "has no dead letters" in run("group", "dead", "list", "orders", "billing").stderr
-    assert hub.describe_stream("orders.billing.retry").shards[0].next_offset == 1
+    assert hub.describe_stream("orders.billing.retry").shards[0].next_offset == 2
 
 
 # --- Changed. ---------------------------------------------------------------------------------------

@@ -14,6 +14,9 @@ from shoal.cli import output
 from shoal.cli.asking import Yes, confirm
 from shoal.cli.options import DEFAULT_HUB, AsJson, GroupArgument, HubUrl, StreamArgument
 from shoal.core.dead import DeadLetter, chosen
+from shoal.core.group import Delivery
+from shoal.core.names import stream_name
+from shoal.core.retry import Policy
 
 dead = typer.Typer(help="Records that ran out of attempts: list, show, replay, drop.", no_args_is_help=False)
 
@@ -99,7 +102,10 @@ def replay(
     """Give letters back to the group, through its retry stream. Its workers must run best_tried."""
     with connect(hub) as opened:
         letters = opened.replay_dead_letters(stream, group, numbers)
+        settings = opened.service.groups.find(stream_name(stream), group).settings
     _report("replayed", letters, as_json=json)
+    if settings.delivery is Delivery.EXCLUSIVE and settings.policy is not Policy.BEST_TRIED:
+        output.note(f"the group is {settings.policy.value}: only workers that are told best_tried get them")
 
 
 @dead.command()

@@ -220,8 +220,8 @@ class Worker:
             raise self.error
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it has ended; False after the timeout."""
-        return not self._runtimes or self._is_over.wait(timeout)
+        """Wait until it has ended; False after the timeout. In a forked child nothing of it runs."""
+        return not self.is_running or self._is_over.wait(timeout)
 
     def run(self) -> None:
         """Work until SIGTERM, Ctrl-C or `stop()`, or until all is drained; then hand everything over."""
@@ -272,8 +272,8 @@ class Worker:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has been started and has not ended."""
-        return bool(self._runtimes) and not self._is_over.is_set()
+        """Whether it has been started, in this process, and has not ended."""
+        return self._process == os.getpid() and bool(self._runtimes) and not self._is_over.is_set()
 
     @property
     def seats(self) -> list[tuple[int, str]]:
