@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark_shoal import DefaultSource as ShoalDataSource
+    from shoal.spark.draining import drain
     from shoal.spark.reasons import reason
 
-__all__ = ["ShoalDataSource", "reason"]
+__all__ = ["ShoalDataSource", "drain", "reason"]
 
 _ROOMS = {
     "ShoalDataSource": ("pyspark_shoal", "DefaultSource"),
+    "drain": ("shoal.spark.draining", "drain"),
     "reason": ("shoal.spark.reasons", "reason"),
 }
 

@@ -98,7 +98,10 @@ class MemberQuery:
     def ends(self) -> dict[str, Any] | None:
         if self._query is None:
             return None
-        return Positions(query=self._query, streams=self._ends).to_json()
+        said = Positions(query=self._query, streams=self._ends).to_json()
+        if self._group is not None:
+            said |= {"group": self._group.group, "member": self._group.name}
+        return said
 
     def available_now(self) -> None:
         streams = streams_now(self._hub, self._options.subscription, strict=self._options.strict)
@@ -192,7 +195,8 @@ class MemberQuery:
         wanted = {name: {part.shard for part in parts if part.stream == name} for name in streams}
         deadline = time.monotonic() + self._group.patience_s
         while time.monotonic() < deadline and any(
-            self._may_come(name, shards) for name, shards in wanted.items()
+            self._may_come(name, shards, set(_leases(self._group.of(name))))
+            for name, shards in wanted.items()
         ):
             self._rest()
 
@@ -207,7 +211,7 @@ class MemberQuery:
             if spans := self._due(streams):
                 return spans
             if not any(
-                self._may_come(name, {shard for shard, end in until.items() if end}, until)
+                self._may_come(name, set(until), set(self._tenures[name]), until)
                 for name, until in self._until.items()
                 if name in streams
             ):
@@ -215,17 +219,18 @@ class MemberQuery:
             self._rest()
         return []
 
-    def _may_come(self, name: str, shards: set[int], until: Mapping[int, int] | None = None) -> bool:
-        """Whether one of these shards, with something left to do, is neither here nor with a living other."""
+    def _may_come(
+        self, name: str, shards: set[int], mine: set[int], until: Mapping[int, int] | None = None
+    ) -> bool:
+        """Whether one of these shards, with something left to do, is neither `mine` nor with a living one."""
         assert self._group is not None
-        membership = self._group.of(name)
-        if not shards - membership.leases.keys():
+        if shards <= mine:
             return False
         seen = self._hub.describe_group(name, self._group.group)
         is_alone = all(member.name == self._group.name for member in seen.members)
         return any(
             shard.id in shards
-            and shard.id not in membership.leases
+            and shard.id not in mine
             and shard.state is not ShardState.OVER
             and (until is None or shard.checkpoint < until.get(shard.id, 0))
             and (shard.owner in {None, self._group.name})
