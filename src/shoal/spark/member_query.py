@@ -39,6 +39,7 @@ from shoal.spark.source_options import SourceOptions
 from shoal.spark.streams import streams_at_first, streams_now
 
 _log: Final = logging.getLogger("shoal.spark")
+_FIRST_S: Final = 2.0
 
 
 class MemberQuery:
@@ -64,6 +65,8 @@ class MemberQuery:
     def latest(self, start: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], int]:
         before = manifest(start)
         streams = self._look(before.query)
+        if not self._tenures:
+            self._wait_for_first(streams)
         parts = self._parts(start, before)
         for name, info in streams.items():
             self._close_batch(name, info, parts)
@@ -198,6 +201,13 @@ class MemberQuery:
             self._may_come(name, shards, set(_leases(self._group.of(name))))
             for name, shards in wanted.items()
         ):
+            self._rest()
+
+    def _wait_for_first(self, streams: Mapping[str, StreamInfo]) -> None:
+        """A moment, for a new member's first shards: Spark would begin with a batch of nothing."""
+        assert self._group is not None
+        deadline = time.monotonic() + _FIRST_S
+        while time.monotonic() < deadline and not all(self._group.of(name).leases for name in streams):
             self._rest()
 
     def _wait_for_due(self, streams: Mapping[str, StreamInfo]) -> list[Span]:
