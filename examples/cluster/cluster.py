@@ -20,7 +20,7 @@ def main() -> None:
         # The driver is a process of its own, as it would be with spark-submit.
         driver = [sys.executable, str(Path(__file__).with_name("job.py")), cluster.url, database.url]
         subprocess.run(driver, check=True, env=os.environ | cluster.environment)
-        found: dict[bytes, list[bytes]] = {}
+        found: dict[bytes | None, list[bytes]] = {}
         for shard in hub.describe_stream("copies").shards:
             offset = 0
             while len(batch := hub.read("copies", shard.id, offset)):

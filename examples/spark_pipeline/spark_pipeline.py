@@ -23,7 +23,7 @@ def main() -> None:
                 for number in range(1_000):
                     producer.send(str(number), key=f"customer-{number % 10}")
             run_pipeline(folder, url)
-            found: dict[bytes, list[int]] = {}
+            found: dict[bytes | None, list[int]] = {}
             for shard in hub.describe_stream("large-orders").shards:
                 for record in hub.read("large-orders", shard.id, 0):
                     found.setdefault(record.key, []).append(int(record.value))
