@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -254,3 +255,26 @@ def test_a_null_key_is_routed_or_refused_as_told(spark: SparkSession, hub: shoal
     with pytest.raises(PySparkException) as caught:
         writer.option("nullKey", "refuse").save()
     assert reason(caught.value) == "InvalidInput: key=None: 1 rows have no key, and nullKey is 'refuse'"
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # Of Spark's own, about versions of pandas.
+def test_an_executor_that_does_not_see_an_embedded_hub_says_so_and_makes_none(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """As on another machine: the file is there when the driver looks, and not where the task runs."""
+    file, away = tmp_path / "shoal.db", tmp_path / "away.db"
+    with shoal.connect(f"sqlite:///{file}") as hub:
+        hub.create_stream("orders", shards=1)
+
+    def take_away(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if file.exists():
+            file.rename(away)
+        yield from batches
+
+    rows = spark.sql("SELECT 'k' AS key, 'v' AS value").mapInArrow(take_away, "key string, value string")
+    writer = rows.repartition(1, "key").write.format("shoal").option("hub", f"sqlite:///{file}")
+    with pytest.raises(PySparkException) as caught:
+        writer.option("stream", "orders").mode("append").save()
+    assert "there is no such file on" in reason(caught.value)
+    assert "an embedded hub serves one machine" in reason(caught.value)
+    assert not file.exists()

@@ -195,6 +195,15 @@ def test_a_partition_that_was_complete_with_other_rows_is_refused(
     assert stored(hub) == by_key([rows([b"a", b"b", b"c"])])
 
 
+def test_a_partition_that_a_complete_batch_did_not_have_is_refused_and_stores_nothing(hub: shoal.Hub) -> None:
+    written = SinkTask(hub.service, SETTINGS, WHO).write([rows([b"a", b"b"])])
+    finish(hub, written)
+    with pytest.raises(NotRepeated, match="it had 0 rows and 0 bytes of keys, and has 1 and 1 now"):
+        SinkTask(hub.service, SETTINGS, replace(WHO, partition=2)).write([rows([b"b"])])
+    finish(hub, written)  # The batch as it was is complete all the same.
+    assert stored(hub) == by_key([rows([b"a", b"b"])])
+
+
 def test_a_half_written_partition_that_comes_in_another_order_is_refused(hub: shoal.Hub) -> None:
     batches = [rows([b"a"] * 4), rows([b"a"] * 4, 4), rows([b"a"] * 4, 8)]
     with pytest.raises(Killed):

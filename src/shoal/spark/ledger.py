@@ -134,21 +134,26 @@ class Ledger:
         """Note that the partition begins, and that it ends after so many rows if that is known already."""
         mark = uuid4().hex
         facts = {"begins": mark, "partition": who.partition, "buffer": buffer_bytes, "end": end}
-        claim, begun = self._append(who, [(_of_batch(who), 0, {"claimed": True}), (_of_task(who), 0, facts)])
-        first = self._read(begun)
-        if first["begins"] == mark:
-            return Beginning(claim=claim, buffer_bytes=buffer_bytes, is_first=True)
-        ends, done = [first["end"]], None
+        claim, _ = self._append(who, [(_of_batch(who), 0, {"claimed": True}), (_of_task(who), 0, facts)])
+        first: dict[str, Any] | None = None
+        ends: list[int | None] = []
+        done: dict[int, Contents] | None = None
+        # All notes of the batch, also for a partition that nobody has begun: the batch may be complete.
         for note in self._notes(who, claim):
             if "done" in note:
                 done = {int(number): Contents(**held) for number, held in note["done"].items()}
-            elif "ends" in note and note["partition"] == who.partition:
+            elif note.get("partition") == who.partition and "begins" in note:
+                first = note
+                ends.append(note["end"])
+            elif note.get("partition") == who.partition and "ends" in note:
                 ends.append(note["ends"])
+        assert first is not None, "it was noted just now, or before"
+        is_first = first["begins"] == mark
         return Beginning(
             claim=claim,
             buffer_bytes=first["buffer"],
-            is_first=False,
-            ends=tuple(end for end in ends if end is not None),
+            is_first=is_first,
+            ends=() if is_first else tuple(end for end in ends if end is not None),
             done=done,
         )
 
@@ -172,7 +177,10 @@ class Ledger:
         Again is as once.
         """
         who = Identity(query=query, batch=batch, partition=-1)
-        begun = {note["partition"] for note in self._notes(who, claim) if "begins" in note}
+        notes = list(self._notes(who, claim))
+        if any("done" in note for note in notes):
+            return  # Its tasks have looked whether what they had now is what was there then.
+        begun = {note["partition"] for note in notes if "begins" in note}
         if missing := begun - set(held):
             raise NotRepeated(
                 where=f"batch {batch} of query {query}",

@@ -39,6 +39,7 @@ from shoal.spark.source_options import SourceOptions
 from shoal.spark.streams import streams_at_first, streams_now
 
 _log: Final = logging.getLogger("shoal.spark")
+_FIRST_S: Final = 2.0
 
 
 class MemberQuery:
@@ -64,6 +65,8 @@ class MemberQuery:
     def latest(self, start: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], int]:
         before = manifest(start)
         streams = self._look(before.query)
+        if not self._tenures:
+            self._wait_for_first(streams)
         parts = self._parts(start, before)
         for name, info in streams.items():
             self._close_batch(name, info, parts)
@@ -98,7 +101,10 @@ class MemberQuery:
     def ends(self) -> dict[str, Any] | None:
         if self._query is None:
             return None
-        return Positions(query=self._query, streams=self._ends).to_json()
+        said = Positions(query=self._query, streams=self._ends).to_json()
+        if self._group is not None:
+            said |= {"group": self._group.group, "member": self._group.name}
+        return said
 
     def available_now(self) -> None:
         streams = streams_now(self._hub, self._options.subscription, strict=self._options.strict)
@@ -192,8 +198,16 @@ class MemberQuery:
         wanted = {name: {part.shard for part in parts if part.stream == name} for name in streams}
         deadline = time.monotonic() + self._group.patience_s
         while time.monotonic() < deadline and any(
-            self._may_come(name, shards) for name, shards in wanted.items()
+            self._may_come(name, shards, set(_leases(self._group.of(name))))
+            for name, shards in wanted.items()
         ):
+            self._rest()
+
+    def _wait_for_first(self, streams: Mapping[str, StreamInfo]) -> None:
+        """A moment, for a new member's first shards: Spark would begin with a batch of nothing."""
+        assert self._group is not None
+        deadline = time.monotonic() + _FIRST_S
+        while time.monotonic() < deadline and not all(self._group.of(name).leases for name in streams):
             self._rest()
 
     def _wait_for_due(self, streams: Mapping[str, StreamInfo]) -> list[Span]:
@@ -207,7 +221,7 @@ class MemberQuery:
             if spans := self._due(streams):
                 return spans
             if not any(
-                self._may_come(name, {shard for shard, end in until.items() if end}, until)
+                self._may_come(name, set(until), set(self._tenures[name]), until)
                 for name, until in self._until.items()
                 if name in streams
             ):
@@ -215,17 +229,18 @@ class MemberQuery:
             self._rest()
         return []
 
-    def _may_come(self, name: str, shards: set[int], until: Mapping[int, int] | None = None) -> bool:
-        """Whether one of these shards, with something left to do, is neither here nor with a living other."""
+    def _may_come(
+        self, name: str, shards: set[int], mine: set[int], until: Mapping[int, int] | None = None
+    ) -> bool:
+        """Whether one of these shards, with something left to do, is neither `mine` nor with a living one."""
         assert self._group is not None
-        membership = self._group.of(name)
-        if not shards - membership.leases.keys():
+        if shards <= mine:
             return False
         seen = self._hub.describe_group(name, self._group.group)
         is_alone = all(member.name == self._group.name for member in seen.members)
         return any(
             shard.id in shards
-            and shard.id not in membership.leases
+            and shard.id not in mine
             and shard.state is not ShardState.OVER
             and (until is None or shard.checkpoint < until.get(shard.id, 0))
             and (shard.owner in {None, self._group.name})
