@@ -65,6 +65,7 @@ TABLE: Final[dict[type[Exception], ExitCode]] = {
     errors.ConsumerBusy: ExitCode.CONFLICT,
     errors.ConsumerClosed: ExitCode.FAILURE,
     errors.PollTooLate: ExitCode.CONFLICT,
+    errors.DrainTimeout: ExitCode.CONFLICT,
     errors.WokenUp: ExitCode.FAILURE,
     errors.DeserializationFailed: ExitCode.INVALID,
     errors.BufferFull: ExitCode.STORE_BUSY,

@@ -113,6 +113,17 @@ class UnknownStream(NotFound):
         self.stream = stream
 
 
+class StreamReplaced(NotFound):
+    """The stream was deleted, and another was made under its name, since it was read."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(
+            f"stream={stream!r}: it was deleted and made anew since this query read it; read the new "
+            "one with a new checkpointLocation, or with failOnDataLoss=false from its first record on"
+        )
+        self.stream = stream
+
+
 class UnknownShard(NotFound):
     def __init__(self, *, stream: str, shard: object, shards: int) -> None:
         super().__init__(f"shard={shard!r}: stream {stream!r} has shards 0 to {shards - 1}")
@@ -421,6 +432,17 @@ class PollTooLate(ShoalError):
             "records at a time (max_poll_records), or with a longer interval"
         )
         self.consumer, self.interval_s = consumer, interval_s
+
+
+class DrainTimeout(ShoalError):
+    """A Spark query did not let go of its shards in time; it still runs, and gets nothing new."""
+
+    def __init__(self, *, member: str, shards: Sequence[str], waited_s: float) -> None:
+        super().__init__(
+            f"timeout={waited_s:g}: {member} still holds {', '.join(shards)}, since its batch has not ended; "
+            "drain again with a longer one, or stop() the query: what its batch had begun is then repeated"
+        )
+        self.member, self.shards, self.waited_s = member, shards, waited_s
 
 
 class WokenUp(ShoalError):
