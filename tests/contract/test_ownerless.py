@@ -50,6 +50,20 @@ def test_a_forked_child_is_another_consumer_and_has_nothing_in_hand(sqlite_url: 
             screen.save()
 
 
+def test_a_consumer_that_never_settles_keeps_no_list_of_what_it_had(sqlite_url: str) -> None:
+    with shoal.connect(sqlite_url) as hub:
+        hub.create_stream("orders", shards=1)
+        hub.append("orders", 0, [b"a", b"b"])
+        hub.create_group("orders", "queue", delivery="shared", visibility=60.0, max_attempts=10)
+        consumer = SharedConsumer(hub, "orders", "queue")
+        assert consumer.receive(1).offsets == range(1)
+        for _ in range(3):
+            assert consumer.receive(1, visibility=0.01, wait=10.0).offsets == range(1, 2)
+        assert len(consumer._in_hand) == 2, "what is still ours, and the last"
+        consumer.close()
+        assert hub.describe_group("orders", "queue").shards[0].in_flight == 0, "both are given back"
+
+
 def test_consumers_that_come_at_once_from_several_hubs_share_the_rows_of_new_shards(store_url: str) -> None:
     with shoal.connect(store_url) as hub:
         hub.create_stream("orders", shards=1)

@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
-from shoal.consumer.joining import missed_by_name
+from shoal.consumer.joining import HubCalls, checked_hub, missed_by_name
 from shoal.consumer.options import OnExpired
 from shoal.core.checking import is_number, is_whole
 from shoal.core.errors import (
@@ -35,15 +35,10 @@ from shoal.core.model import ShardId
 from shoal.core.names import checked_name, stream_name
 from shoal.core.reading import ReadLimits
 from shoal.forks import renew_in_child
-from shoal.ports import Following, HubService, ShardEnd
+from shoal.ports import Following, ShardEnd
 from shoal.wire.batch import Batch
 
 _log: Final = logging.getLogger("shoal.consumer.broadcast")
-
-
-class _Hub(Protocol):
-    @property
-    def service(self) -> HubService: ...
 
 
 class BroadcastConsumer:
@@ -56,7 +51,7 @@ class BroadcastConsumer:
 
     def __init__(
         self,
-        hub: _Hub,
+        hub: HubCalls,
         stream: str,
         group: str,
         name: str,
@@ -71,7 +66,7 @@ class BroadcastConsumer:
             raise InvalidInput("on_expired", on_expired, f"one of {', '.join(OnExpired)}")
         if not is_whole(max_records) or max_records < 1:
             raise InvalidInput("max_records", max_records, "a batch has at least 1")
-        self._service = hub.service
+        self._service = checked_hub(hub).service
         self._stream = stream_name(stream)
         found = self._service.groups.find(self._stream, checked_name("group", group))
         check_delivery(found, str(self._stream), Delivery.BROADCAST)

@@ -11,11 +11,12 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from shoal.complaints import Complaints
-from shoal.consumer.joining import missed_by_name, own_name
+from shoal.consumer.joining import HubCalls, checked_hub, missed_by_name, own_name
 from shoal.consumer.membership import BOOT_CLOCK
 from shoal.core.checking import as_whole, is_instance_of, is_number, is_whole
 from shoal.core.errors import (
@@ -44,7 +45,6 @@ from shoal.core.share_acts import Given, How, Receive, Settle, Settled, Why
 from shoal.core.share_view import holder
 from shoal.core.spans import Range, ranges_of, records, without
 from shoal.forks import renew_in_child
-from shoal.ports import HubService
 from shoal.share_port import Settling
 from shoal.wire.batch import Batch
 from shoal.wire.record import Record
@@ -53,11 +53,6 @@ _log: Final = logging.getLogger("shoal.consumer.shared")
 
 Which = Record | int | range | Iterable[Record | int] | None
 """Of what was received: one record, some, or all (None)."""
-
-
-class _Hub(Protocol):
-    @property
-    def service(self) -> HubService: ...
 
 
 class ReceivedBatch:
@@ -72,7 +67,7 @@ class ReceivedBatch:
         self.batch = batch
         self.hold = hold
         self.waiting_for = waiting_for
-        """Why there was nothing, although records are to come; otherwise empty."""
+        """Why nothing new is handed out, if a shard has as many open records as it may; otherwise empty."""
         self._given = given
         self._deadline = deadline
 
@@ -91,7 +86,7 @@ class ReceivedBatch:
 
     def attempts(self, which: Record | int) -> int:
         """How often a record has been handed out, this time included."""
-        offset = which.offset if isinstance(which, Record) else which
+        offset = _offset(which)
         return next((one.attempts for one in self._given if one.low <= offset < one.high), 0)
 
     def to_arrow(self) -> Any:
@@ -119,8 +114,8 @@ class SharedConsumer:
     range, several, or all. May be used from several threads.
     """
 
-    def __init__(self, hub: _Hub, stream: str, group: str, name: str | None = None) -> None:
-        self._service = hub.service
+    def __init__(self, hub: HubCalls, stream: str, group: str, name: str | None = None) -> None:
+        self._service = checked_hub(hub).service
         self._stream = stream_name(stream)
         found = self._service.groups.find(self._stream, checked_name("group", group))
         check_delivery(found, str(self._stream), Delivery.SHARED)
@@ -136,7 +131,7 @@ class SharedConsumer:
     def renew(self) -> None:
         """See Renewed. A forked child is another consumer, and has nothing in hand."""
         self._incarnation = holder(self.name, secrets.token_hex(8))
-        self._in_hand: dict[tuple[int, int], list[Range]] = {}
+        self._in_hand: dict[tuple[int, int], _InHand] = {}
         """By shard and hold: what was received and not settled. Writer: any thread, under `_lock`."""
         self._lock = threading.Lock()
 
@@ -184,8 +179,10 @@ class SharedConsumer:
             waiting_for=found.waiting_for,
         )
         if found.batch is not None:
+            ranges = [(one.low, one.high) for one in found.given]
             with self._lock:
-                self._in_hand[found.batch.shard, found.hold] = [(one.low, one.high) for one in found.given]
+                self._let_go_of_expired(asked_s + found.waited_s)
+                self._in_hand[found.batch.shard, found.hold] = _InHand(ranges, received._deadline)
         return received
 
     def __iter__(self) -> Iterator[ReceivedBatch]:
@@ -232,8 +229,12 @@ class SharedConsumer:
         held_ms = self._visibility_ms if visibility is None else visibility_ms(visibility)
         asked_s = time.clock_gettime(BOOT_CLOCK)
         taken = self._settle(received, which, How.EXTEND, for_ms=held_ms)
+        until_s = asked_s + held_ms / 1000 * (1 - CLOCK_MARGIN)
         if which is None:
-            received._extended(asked_s + held_ms / 1000 * (1 - CLOCK_MARGIN))
+            received._extended(until_s)
+        with self._lock:
+            if (in_hand := self._in_hand.get((received.shard, received.hold))) is not None:
+                in_hand.until_s = max(in_hand.until_s, until_s)
         return taken
 
     def close(self) -> None:
@@ -244,7 +245,7 @@ class SharedConsumer:
             self._is_closed = True
             in_hand, self._in_hand = self._in_hand, {}
         settlings = [
-            self._settling(shard, hold, ranges, How.RELEASE) for (shard, hold), ranges in in_hand.items()
+            self._settling(shard, hold, one.ranges, How.RELEASE) for (shard, hold), one in in_hand.items()
         ]
         if not settlings:
             return
@@ -329,9 +330,24 @@ class SharedConsumer:
             return
         where = (int(settling.shard), settling.act.hold)
         with self._lock:
-            left = without(self._in_hand.pop(where, []), settling.act.ranges)
-            if left:
-                self._in_hand[where] = left
+            in_hand = self._in_hand.get(where)
+            if in_hand is None:
+                return
+            in_hand.ranges = without(in_hand.ranges, settling.act.ranges)
+            if not in_hand.ranges:
+                del self._in_hand[where]
+
+    def _let_go_of_expired(self, now_s: float) -> None:
+        """Who settles nothing, ever, keeps no list of it. Under `_lock`."""
+        for where in [where for where, one in self._in_hand.items() if one.until_s < now_s]:
+            del self._in_hand[where]
+
+
+@dataclass(slots=True)
+class _InHand:
+    ranges: list[Range]
+    until_s: float
+    """By this machine's clock: when it is this consumer's no more."""
 
 
 def _chosen(received: ReceivedBatch, which: Which) -> Sequence[Range]:

@@ -348,14 +348,16 @@ class HeartbeatOutdated(ShoalError):
 class NotOwner(ShoalError):
     """The shard belongs to another consumer, or to none."""
 
-    def __init__(self, *, shard: int, consumer: str, owner: str | None) -> None:
+    def __init__(self, *, shard: int, consumer: str, owner: str | None, stream: str | None = None) -> None:
+        where = f"shard={shard}" if stream is None else f"shard={shard} of stream {stream!r}"
+        shows = "leases" if stream is None else "assignment"
         super().__init__(
-            f"shard={shard}: it is held by {owner!r}, not by {consumer!r}; only its owner may do this"
+            f"{where}: it is held by {owner!r}, not by {consumer!r}; only its owner may do this"
             if owner is not None
-            else f"shard={shard}: {consumer!r} does not hold it (any more); work only on what `leases` "
+            else f"{where}: {consumer!r} does not hold it (any more); work only on what `{shows}` "
             "shows, and leave this one alone until it is there again"
         )
-        self.shard, self.consumer, self.owner = shard, consumer, owner
+        self.shard, self.consumer, self.owner, self.stream = shard, consumer, owner, stream
 
 
 class Fenced(ShoalError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
 import pytest
 
@@ -232,6 +233,8 @@ class BroadcastContract(HubSuite):
             hub.join_group(orders, "screens", "hall")
         with pytest.raises(UnknownGroup):
             BroadcastConsumer(hub, orders, "nobody", "hall")
+        with pytest.raises(InvalidInput, match=r"hub=None: .*connect"):
+            BroadcastConsumer(cast("Any", None), orders, "screens", "hall")
         with pytest.raises(InvalidName, match="name="):
             BroadcastConsumer(hub, orders, "screens", "")
         for name, value in (("save_interval", -1), ("on_expired", "shrug"), ("max_records", 0)):

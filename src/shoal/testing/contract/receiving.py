@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
 import pytest
 
@@ -373,6 +374,8 @@ class ReceivingContract(HubSuite):
             hub.join_group(orders, "queue", "ada")
         with pytest.raises(UnknownGroup):
             SharedConsumer(hub, orders, "nobody")
+        with pytest.raises(InvalidInput, match=r"hub=None: .*connect"):
+            SharedConsumer(cast("Any", None), orders, "queue")
         consumer = SharedConsumer(hub, orders, "queue")
         for wrong in (
             {"max": 0},
