@@ -277,10 +277,8 @@ class FollowingContract(ConsumerSuite):
         assert numbers(consumer, 2) == [70, 71]
 
     def test_several_streams_are_spread_evenly_over_the_members(
-        self, hub: Hub, project: str, consume: Make, coordination: str
+        self, hub: Hub, project: str, consume: Make
     ) -> None:
-        if coordination == "leased":
-            pytest.skip("consumers of a leased group level each stream by itself")
         names = [f"{project}/s{number}" for number in range(6)]
         for name in names:
             hub.create_stream(name, shards=1)
