@@ -370,6 +370,7 @@ class LeasedSeat:
             shards=shards,
             starts=table.rows.starts,
             unbound=table.rows.unbound,
+            stream_id=table.rows.stream_id,
         )
 
     def _shards(self) -> Steps[Sequence[Shard]]:

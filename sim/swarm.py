@@ -120,7 +120,7 @@ def chosen(rng: Random, focus: tuple[str, ...] = (), kind: Coordination | None =
     is_remote = any(habit in focus for habit in ("late", "drop", "duplicate", "old server"))
     if LONE_WATCHER in focus:
         is_remote = True
-    strategy = rng.choice(("balanced", "balanced", "balanced", "range", "round_robin"))
+    strategy = rng.choice(("balanced", "balanced", "spread", "range", "round_robin"))
     servers = rng.choice((0, 0, 1, 2, 3)) if not is_remote else rng.choice((2, 3))
     consumers = rng.choice((1, 2, 2, 3, 3, 4)) if not focus else rng.choice((2, 3))
     if LONE_WATCHER in focus:
@@ -139,7 +139,7 @@ def chosen(rng: Random, focus: tuple[str, ...] = (), kind: Coordination | None =
         timeout_ms=timeout_ms,
         intervals=intervals,
         in_order=rng.random() < 0.75,
-        strategy="balanced" if is_leased else strategy,
+        strategy="balanced" if is_leased and strategy != "spread" else strategy,
         handover_timeout_ms=rng.choice((None, 50, 150, 400)) if rng.random() < share else None,
         start_at_end=rng.random() < 0.3,
         ahead=rng.choice((2, 6, 30)) if not focus else 30,

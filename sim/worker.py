@@ -310,20 +310,37 @@ class Worker:
         self.stir(held.tenure)
 
     def _is_taken(self, held: Held, task: Process) -> Steps[bool]:
-        """Who polls comes after a while, unless it was withdrawn by then; sometimes it pauses first."""
+        """Who polls comes after a while, unless it was withdrawn; sometimes it pauses or seeks first."""
         tenure, rng = held.tenure, self._stage.rng
         yield rng.randrange(1, 40 * MS)
-        if not self._stage.is_healed and rng.random() < 0.05:
+        mood = 0.5 if self._stage.is_healed else rng.random()
+        if mood < 0.05:
             tenure.pause()
             self.stir(tenure)
             yield rng.randrange(1, 60 * MS)
             tenure.resume()
             self.stir(tenure)
+        elif mood > 0.96:
+            self._seek_back(held, task.lane)
         while tenure.lanes[task.lane].task is task and not self._seat.may_act(tenure.shard, tenure.epoch):
             yield 20 * MS  # It looks again, as long as there is no valid deadline.
         is_taken = tenure.take(task, self._now_ms())
         self._stage.history.counts["polled" if is_taken else "withdrawn"] += 1
         return is_taken
+
+    def _seek_back(self, held: Held, lane: int) -> None:
+        """To something that it was given: what waits for it is withdrawn by that."""
+        before = [offset for offset in held.recent[lane] if offset < held.tenure.position]
+        if not before:
+            return
+        offset = self._stage.rng.choice(before)
+        try:
+            held.tenure.seek(offset)
+        except LeaseLost:
+            return
+        self._stage.history.counts["sought"] += 1
+        self._stage.facts.records.went_back(held.hand, lane, offset)
+        self.stir(held.tenure)
 
     def _run(self, held: Held, task: Task) -> Steps[int | None]:
         lane = Lane(self, held, task.lane)

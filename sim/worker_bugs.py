@@ -207,4 +207,10 @@ WORKERS: Final = (
         ("polled", "newcomer", "stop", "pause"),
         mutations.withdrawn_is_given,
     ),
+    _bug(
+        "a read from before a seek counts",
+        "who seeks goes on there, whatever was being read",
+        ("polled", "slow code", "one by one", "long batches"),
+        mutations.a_read_from_before_a_seek_counts,
+    ),
 )

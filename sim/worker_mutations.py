@@ -293,6 +293,17 @@ def withdrawn_is_given() -> list[Replacement]:
     return [(Tenure, "take", take), _ends_of_nothing()]
 
 
+def a_read_from_before_a_seek_counts() -> Replacement:
+    """What is being read elsewhere is taken for what was sought."""
+    right: Any = Tenure._go
+
+    def _go(tenure: Tenure, lane: Lane) -> None:
+        right(tenure, lane)
+        tenure._is_astray = False
+
+    return Tenure, "_go", _go
+
+
 def _ends_of_nothing() -> Replacement:
     """What was withdrawn from user code ends all the same: the checkers are to see it, not an assertion."""
 

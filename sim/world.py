@@ -322,7 +322,10 @@ class World:
                 return why
             if claim is not None and claim.owner is not None:
                 counts[claim.owner] += 1
-        if rows.settings.strategy == "balanced" and max(counts.values()) - min(counts.values()) > 1:
+        if (
+            rows.settings.strategy in ("balanced", "spread")
+            and max(counts.values()) - min(counts.values()) > 1
+        ):
             return f"counts are {sorted(counts.values())}"
         return None
 

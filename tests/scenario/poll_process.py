@@ -67,7 +67,11 @@ class Sink:
 
 
 def poll_until_told(report: Report, url: str, name: str, path: Path, how: tuple[str, str]) -> None:
-    """Until SIGTERM. `how`: at_most_once, at_least_once or exactly_once; and the kind of group."""
+    """Until SIGTERM. `how`: a recipe, and the kind of group.
+
+    at_most_once commits before it writes, commit_after when it has written; at_least_once leaves it to auto
+    commit; exactly_once keeps positions of its own.
+    """
     recipe, coordination = how
     stop = threading.Event()
     with shoal.connect(url) as hub:
@@ -75,7 +79,7 @@ def poll_until_told(report: Report, url: str, name: str, path: Path, how: tuple[
             hub,
             GROUP,
             name=name,
-            auto_commit=recipe != "at_most_once",
+            auto_commit=recipe not in ("at_most_once", "commit_after"),
             auto_commit_interval=0.1,
             max_poll_records=RECORDS_MAX,
             timeout=1.5,
@@ -107,6 +111,8 @@ def _use(consumer: shoal.Consumer, sink: Sink, how: str, batches: Sequence[shoal
             consumer.commit()
         for batch in batches:
             sink.write_once(batch) if how == "exactly_once" else sink.write(batch)
+        if how == "commit_after" and batches:
+            consumer.commit()
     except shoal.errors.LeaseLost:
         return  # It stood still for too long: another has the shard, or it comes again.
 

@@ -1,4 +1,4 @@
-"""A thousand worlds whose user code polls: it comes late, pauses, and finds what it came for withdrawn."""
+"""A thousand worlds whose user code polls: it is late, pauses, seeks, and finds its records withdrawn."""
 
 from collections import Counter
 
@@ -22,3 +22,4 @@ def test_every_history_of_poll_loops_keeps_the_invariants(first: int) -> None:
             failed[seed] = str(run.violation)
     assert not failed
     assert counts["polled"] > counts["withdrawn"] > 0, "otherwise they would prove nothing"
+    assert counts["sought"] > 0

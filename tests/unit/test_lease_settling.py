@@ -5,16 +5,21 @@ asked to let go does.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import ceil
+from random import Random
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from shoal.core.balance import quotas
+from shoal.core.group import GroupSettings
 from shoal.core.lease import ChangeKind
-from shoal.core.sharing import dealt, levelled
-from tests.unit.lease_table import GROUP, INTERVAL_MS, Desk, MemoryTable, filled, owned, view_of
+from shoal.core.sharing import Theft, dealt, dealt_to, evened, levelled
+from shoal.core.taking import View
+from tests.unit.lease_table import GROUP, INTERVAL_MS, TIMEOUT_MS, Desk, MemoryTable, filled, owned, view_of
 from tests.unit.reference_cases import ours
 
 ROUNDS_MAX = 40
@@ -23,17 +28,19 @@ ROUNDS_MAX = 40
 class Crowd:
     """Consumers of one group that look in rounds."""
 
-    def __init__(self, consumers: int, *, at_once: bool) -> None:
+    def __init__(self, consumers: int, *, at_once: bool, strategy: str = "balanced") -> None:
         self.table = MemoryTable()
         self.at_once = at_once
+        self.settings = GroupSettings(timeout_ms=TIMEOUT_MS, strategy=strategy)
         self.desks: list[Desk] = []
         self.now_ms = 0
+        self.stream_id = 1
         self.shards = filled(1)
         self.join(consumers)
 
     def join(self, consumers: int) -> None:
         for number in range(len(self.desks), len(self.desks) + consumers):
-            self.desks.append(Desk(self.table, f"c{number:03}"))
+            self.desks.append(Desk(self.table, f"c{number:03}", settings=self.settings))
             self.desks[-1].join()
 
     def round(self) -> Counter[ChangeKind]:
@@ -41,7 +48,7 @@ class Crowd:
         done: Counter[ChangeKind] = Counter()
         self.now_ms += INTERVAL_MS // 5
         if self.at_once:
-            view = view_of(self.table, self.shards)
+            view = self.view()
             plans = [
                 desk.consumer.look(view, now_ms=self.now_ms, watch_ms=self.now_ms) for desk in self.desks
             ]
@@ -49,11 +56,16 @@ class Crowd:
                 done.update(desk.carry_out(told.changes, self.shards))
         else:
             for desk in self.desks:
-                done.update(desk.look_once(self.shards, self.now_ms))
+                told = desk.consumer.look(self.view(), now_ms=self.now_ms, watch_ms=self.now_ms)
+                desk.hear(told)
+                done.update(desk.carry_out(told.changes, self.shards))
         for desk in self.desks:
             desk.beat(self.now_ms, self.shards)
             desk.drain(self.shards)
         return done
+
+    def view(self) -> View:
+        return replace(view_of(self.table, self.shards), stream_id=self.stream_id)
 
     def settle(self) -> int:
         """Rounds until one does nothing."""
@@ -109,6 +121,21 @@ def test_a_group_settles_in_so_many_rounds(
     crowd.check()
 
 
+@pytest.mark.parametrize("at_once", [False, True], ids=["in turn", "at once"])
+@pytest.mark.parametrize(("begin", "more"), [((10, 3), (0, 2)), ((40, 1), (0, 9)), ((7, 7), (1, 0))], ids=str)
+def test_a_group_of_several_streams_settles_as_soon(
+    begin: tuple[int, int], more: tuple[int, int], at_once: bool
+) -> None:
+    crowd = Crowd(begin[1], at_once=at_once, strategy="spread")
+    crowd.shards = filled(begin[0])
+    assert crowd.settle() <= 2
+    crowd.check()
+    crowd.shards = filled(begin[0] + more[0])
+    crowd.join(more[1])
+    assert crowd.settle() <= 2
+    crowd.check()
+
+
 def test_one_joining_moves_no_more_than_its_share() -> None:
     crowd = Crowd(10, at_once=True)
     crowd.shards = filled(100)
@@ -125,9 +152,9 @@ def test_one_joining_moves_no_more_than_its_share() -> None:
 counts_of = st.dictionaries(st.sampled_from([f"c{n}" for n in range(8)]), st.integers(0, 30), min_size=1)
 
 
-def after(counts: Mapping[str, int]) -> dict[str, int]:
+def after(counts: Mapping[str, int], thefts: Sequence[Theft] | None = None) -> dict[str, int]:
     level = dict(counts)
-    for theft in levelled(counts):
+    for theft in levelled(counts) if thefts is None else thefts:
         level[theft.victim] -= theft.shards
         level[theft.thief] += theft.shards
     return level
@@ -145,6 +172,37 @@ def test_dealing_and_levelling_end_within_one_and_are_then_left_alone(
     assert max(level.values()) - min(level.values()) <= 1
     assert max(level.values()) <= ceil(sum(level.values()) / len(level))
     assert levelled(level) == []
+
+
+@given(counts_of, st.integers(0, 40), st.randoms(use_true_random=False))
+def test_who_has_a_quota_ends_with_it_and_no_more_moves_than_must(
+    counts: dict[str, int], free: int, chance: Random
+) -> None:
+    quota = quotas(chance.sample(sorted(counts), len(counts)), sum(counts.values()) + free)
+    given_out = dict(counts)
+    for name in dealt_to(quota, counts, free):
+        assert given_out[name] < quota[name]
+        given_out[name] += 1
+    thefts = evened(quota, given_out)
+    assert after(given_out, thefts) == quota
+    assert max(quota.values()) - min(quota.values()) <= 1
+    assert evened(quota, quota) == []
+    must = sum(max(0, given_out[name] - quota[name]) for name in counts)
+    assert sum(theft.shards for theft in thefts) == must
+
+
+def test_consumers_of_many_streams_with_one_shard_each_get_their_part() -> None:
+    """Levelled stream by stream, who came first would keep them all."""
+    totals: Counter[str] = Counter()
+    for stream in range(1, 11):
+        crowd = Crowd(1, at_once=False, strategy="spread")
+        crowd.stream_id = stream
+        crowd.settle()
+        crowd.join(1)
+        crowd.settle()
+        crowd.check()
+        totals.update({desk.name: len(desk.held) for desk in crowd.desks})
+    assert totals == {"c000": 5, "c001": 5}
 
 
 @given(counts_of)

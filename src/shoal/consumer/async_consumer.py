@@ -84,7 +84,7 @@ class AsyncConsumer:
         """See Consumer."""
         try:
             while True:
-                for batch in await self.poll(None):
+                for batch in await self._do(self._polling.poll(None, is_one=True)):
                     yield batch
         except (WokenUp, ConsumerClosed):
             return

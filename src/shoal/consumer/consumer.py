@@ -111,10 +111,13 @@ class Consumer:
         return self._do(self._polling.poll(checked_timeout(timeout)))
 
     def __iter__(self) -> Iterator[Batch]:
-        """Batches one after the other, for ever; `wakeup` or `close` from elsewhere ends it."""
+        """Batches one after the other, for ever; `wakeup` or `close` from elsewhere ends it.
+
+        Each is a poll of its own: what the loop has not come to was not returned, and is not committed.
+        """
         with suppress(WokenUp, ConsumerClosed):
             while True:
-                yield from self.poll(None)
+                yield from self._do(self._polling.poll(None, is_one=True))
 
     def wakeup(self) -> None:
         """From any thread, or a signal handler: the poll that waits, or the next one, raises WokenUp."""

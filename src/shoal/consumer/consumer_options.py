@@ -49,7 +49,7 @@ class ConsumerOptions:
     coordination: str = "coordinated"
     strategy: str | None = None
     """None: `balanced` for one stream; for several `spread`, so that the same member is not the fuller one in
-    all of them. A leased group is always balanced."""
+    all of them. A leased group knows these two."""
 
     def __post_init__(self) -> None:
         for name in ("auto_commit", "create_group", "in_order"):
@@ -73,8 +73,7 @@ class ConsumerOptions:
 
     def as_worker(self, *, is_several: bool, in_order: bool | None = None) -> WorkerOptions:
         """The same, as the runtime of one stream is told. `is_several`: it is one of several streams."""
-        is_leased = self.coordination == "leased"
-        default = "spread" if is_several and not is_leased else "balanced"
+        default = "spread" if is_several else "balanced"
         return WorkerOptions(
             heartbeat_interval=self.heartbeat_interval,
             fetch_bytes=self.fetch_max_bytes,

@@ -119,21 +119,28 @@ class Desk:
         with self._changed:
             self._changed.wait_for(lambda: self._is_changed, min(seconds, threading.TIMEOUT_MAX))
 
-    def take(self, most: int) -> tuple[list[Offer], bool]:
-        """What may be had now, at most so many records, and whether there is something that may not yet."""
+    def take(self, most: int, *, is_one: bool = False) -> tuple[list[Offer], bool]:
+        """What may be had now, at most so many records, and whether there is something that may not yet.
+
+        `is_one`: only one batch.
+        """
         with self._changed:
             offers, self._offers = list(self._offers), deque()
         waiting = [offer for offer in offers if offer.held.is_to_be_had(offer.task)]
         chosen = fitting((len(offer.task.piece.offsets) for offer in waiting), most)
-        taken, left = [], waiting[chosen:]
-        for offer in waiting[:chosen]:
+        taken: list[Offer] = []
+        left, refused = waiting[chosen:], []
+        for place, offer in enumerate(waiting[:chosen]):
+            if is_one and taken:
+                left = waiting[place:]
+                break
             if offer.held.take(offer.task):
                 taken.append(offer)
             else:
-                left.append(offer)  # Withdrawn at this moment, or without a valid deadline.
+                refused.append(offer)  # Withdrawn at this moment, or without a valid deadline.
         with self._changed:
-            self._offers.extendleft(reversed(left))
-        return taken, len(left) > len(waiting) - chosen
+            self._offers.extendleft(reversed([*left, *refused]))
+        return taken, bool(refused)
 
     def notices(self) -> list[Notice]:
         """The next that are told together: of the same kind. Those that go come before those that come."""

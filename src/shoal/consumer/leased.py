@@ -299,6 +299,7 @@ class LeasedMembership(Member):
             shards=shards,
             starts=self._starts,
             unbound=self._unbound,
+            stream_id=self._stream.id,
         )
 
     def _carry_out(

@@ -132,8 +132,8 @@ class Polling:
 
     # --- Polling. ------------------------------------------------------------------------------------
 
-    def poll(self, timeout_s: float | None) -> Steps[list[Batch]]:
-        """See Consumer."""
+    def poll(self, timeout_s: float | None, *, is_one: bool = False) -> Steps[list[Batch]]:
+        """See Consumer. `is_one`: one batch, for a loop that may be left before the next."""
         with self._alone("poll"):
             if self._subscription is None and not self._is_by_hand:
                 raise InvalidInput("subscription", None, "subscribe(), or assign(), before the first poll")
@@ -145,7 +145,7 @@ class Polling:
                 self._raise_if_woken()
                 yield from self._follow()
                 self._raise_trouble()
-                taken, is_stalled = self.desk.take(self.options.max_poll_records)
+                taken, is_stalled = self.desk.take(self.options.max_poll_records, is_one=is_one)
                 if taken:
                     self._in_hand = taken
                     return [offer.open(self._decoding) for offer in taken]
@@ -335,20 +335,26 @@ class Polling:
             if subscription.pattern is not None:
                 existing = yield Errand(self._existing)
         except ShoalError as error:
-            self._raise_unless_passing(error, is_first=is_first)
+            if not self._is_passing(error, is_first=is_first):
+                raise
+        refused: ShoalError | None = None
         for name in subscription.wanted(existing):
             if str(name) in self.readers:
                 continue
             try:
                 yield Errand(partial(self._join, name, subscription))
             except ShoalError as error:
-                self._raise_unless_passing(error, is_first=is_first)
+                if not self._is_passing(error, is_first=is_first):
+                    refused = refused or error
+        if refused is not None:
+            raise refused  # One that cannot be joined keeps nobody from the others.
 
-    def _raise_unless_passing(self, error: ShoalError, *, is_first: bool) -> None:
+    def _is_passing(self, error: ShoalError, *, is_first: bool) -> bool:
         """A stream was deleted meanwhile, or the store is away: that is looked at again."""
         if is_first or not (error.retriable or isinstance(error, UnknownStream)):
-            raise error
+            return False
         self._complaints.warn("follow", "%s looks for its streams: %s", self.name, error)
+        return True
 
     def _existing(self) -> list[StreamName]:
         return [info.full_name for info in self.hub.service.list_streams(None)]

@@ -49,6 +49,12 @@ def in_turn(members: Sequence[str], stream_id: int) -> list[str]:
     return [*members[start:], *members[:start]]
 
 
+def quotas(ranked: Members, shards: int) -> dict[str, int]:
+    """How many of so many shards each gets: the first of the members one more than the others."""
+    least, fuller = divmod(shards, max(1, len(ranked)))
+    return {member: least + (rank < fuller) for rank, member in enumerate(ranked)}
+
+
 def _by_rank(shards: Sequence[ShardId], ranked: Members, held: Mapping[ShardId, str]) -> Assignment:
     """The first of the members get one more than the others; all keep what they may."""
     if not ranked:
@@ -61,8 +67,7 @@ def _by_rank(shards: Sequence[ShardId], ranked: Members, held: Mapping[ShardId, 
             holdings[owner].append(shard)
         else:
             free.append(shard)
-    least, fuller = divmod(len(shards), len(holdings))
-    quota = {member: least + (rank < fuller) for rank, member in enumerate(ranked)}
+    quota = quotas(ranked, len(shards))
     assignment: Assignment = {}
     for member, mine in holdings.items():
         # What is given up are the youngest shards: they have the least behind them.

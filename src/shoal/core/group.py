@@ -329,8 +329,8 @@ def check_settings(settings: GroupSettings) -> GroupSettings:
     _check_of_kind(settings)
     if settings.delivery is not Delivery.EXCLUSIVE:
         _check_ownerless(settings)
-    if settings.coordination is Coordination.LEASED and settings.strategy != "balanced":
-        raise InvalidInput("strategy", settings.strategy, "a leased group balances by counts; leave it out")
+    if settings.coordination is Coordination.LEASED and settings.strategy not in ("balanced", "spread"):
+        raise InvalidInput("strategy", settings.strategy, "a leased group is 'balanced', or 'spread'")
     return settings
 
 

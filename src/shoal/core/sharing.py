@@ -9,6 +9,7 @@ Invariant: what is dealt and levelled ends with counts within one of each other,
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -57,6 +58,30 @@ def levelled(counts: Mapping[str, int]) -> list[Theft]:
             heapq.heappush(fullest, (-level[name], name))
             heapq.heappush(emptiest, (level[name], name))
         thefts[victim, thief] = thefts.get((victim, thief), 0) + 1
+    return [Theft(victim, thief, shards) for (victim, thief), shards in thefts.items()]
+
+
+def dealt_to(quota: Mapping[str, int], counts: Mapping[str, int], free: int) -> list[str]:
+    """Who takes each of so many free shards: always the one that lacks most, by name among equals."""
+    heap = [(counts[name] - quota[name], name) for name in counts]
+    heapq.heapify(heap)
+    takers = []
+    for _ in range(free if heap else 0):
+        lack, name = heap[0]
+        takers.append(name)
+        heapq.heapreplace(heap, (lack + 1, name))
+    return takers
+
+
+def evened(quota: Mapping[str, int], counts: Mapping[str, int]) -> list[Theft]:
+    """Who steals how many from whom, until everyone has its quota.
+
+    Those who have more than that give to those who have less, and only to them: whoever all see the same
+    consumers in, each theft brings nearer to one and the same end, and there nothing is stolen any more.
+    """
+    thieves = [name for name in sorted(counts) for _ in range(quota[name] - counts[name])]
+    victims = [name for name in sorted(counts) for _ in range(counts[name] - quota[name])]
+    thefts = Counter(zip(victims, thieves, strict=False))
     return [Theft(victim, thief, shards) for (victim, thief), shards in thefts.items()]
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from shoal.core.balance import SPREAD, in_turn, quotas
 from shoal.core.group import RULES, GroupSettings
 from shoal.core.lease import (
     PATIENCE,
@@ -34,7 +35,7 @@ from shoal.core.lease import (
     watched,
 )
 from shoal.core.model import Shard, ShardId
-from shoal.core.sharing import dealt, levelled
+from shoal.core.sharing import dealt, dealt_to, evened, levelled
 from shoal.core.succession import Standing, standing, starting_over
 
 STEPS_PER_INTERVAL = 4
@@ -58,6 +59,8 @@ class View:
     """Where the group begins in shards that were there when it was made; in others, at their first offset."""
     unbound: Collection[ShardId] = ()
     """Shards that wait for no ancestor: see `claims.unbound`."""
+    stream_id: int = 0
+    """Of several streams with a group of one name, each has another order of the members (`in_turn`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,11 +330,16 @@ def _take_and_steal(work: _Work) -> None:
         elif (intended := candidates.get(row.lease_owner or "")) is not None:
             counts[intended.name] += 1
             held[intended.name].append(row)
-    for row, name in zip(free, dealt(counts, len(free)), strict=True):
+    quota: Mapping[str, int] | None = None
+    if work.taker.settings.strategy == SPREAD:
+        ranked = in_turn(sorted(counts), work.view.stream_id)
+        quota = quotas(ranked, sum(counts.values()) + len(free))
+    takers = dealt(counts, len(free)) if quota is None else dealt_to(quota, counts, len(free))
+    for row, name in zip(free, takers, strict=True):
         counts[name] += 1
         if name == work.me.name or row.is_neglected:
             _take(work, row)
-    for theft in levelled(counts):
+    for theft in levelled(counts) if quota is None else evened(quota, counts):
         loot = _loot(held[theft.victim], theft.shards, candidates, theft.thief)
         for row in loot:
             held[theft.victim].remove(row)

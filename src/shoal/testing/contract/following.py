@@ -29,6 +29,7 @@ from shoal.core.errors import (
     ShoalError,
     UnknownGroup,
     UnknownStream,
+    WrongDelivery,
 )
 from shoal.testing.contract.polling import GROUP, ConsumerSuite, Make
 from shoal.testing.members import eventually
@@ -226,6 +227,18 @@ class FollowingContract(ConsumerSuite):
         consumer.subscribe(pattern=f"{project}/inv.*")
         assert numbers(consumer, 1) == [8]
 
+    def test_a_stream_that_cannot_be_joined_keeps_nobody_from_the_others(
+        self, hub: Hub, project: str, consume: Make
+    ) -> None:
+        for name in ("one", "two"):
+            hub.create_stream(f"{project}/{name}", shards=1)
+        hub.create_group(f"{project}/one", GROUP, delivery="shared")
+        append_numbers(hub, f"{project}/two", 0, range(2))
+        consumer = consume(look_interval=30.0)
+        with pytest.raises(WrongDelivery, match="one"):
+            consumer.subscribe(pattern=f"{project}/.*")
+        assert numbers(consumer, 2) == [0, 1]
+
     def test_what_is_no_subscription_is_refused_and_nothing_is_changed(
         self, hub: Hub, orders: str, consume: Make
     ) -> None:
@@ -277,10 +290,8 @@ class FollowingContract(ConsumerSuite):
         assert numbers(consumer, 2) == [70, 71]
 
     def test_several_streams_are_spread_evenly_over_the_members(
-        self, hub: Hub, project: str, consume: Make, coordination: str
+        self, hub: Hub, project: str, consume: Make
     ) -> None:
-        if coordination == "leased":
-            pytest.skip("consumers of a leased group level each stream by itself")
         names = [f"{project}/s{number}" for number in range(6)]
         for name in names:
             hub.create_stream(name, shards=1)

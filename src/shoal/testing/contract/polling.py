@@ -141,6 +141,23 @@ class ConsumerContract(ConsumerSuite):
         consumer.close()
         assert checkpoints(hub, orders, GROUP) == {0: 3}
 
+    @pytest.mark.parametrize("auto_commit", [True, False])
+    def test_a_loop_that_is_left_has_done_what_it_was_given_and_nothing_else(
+        self, hub: Hub, orders: str, consume: Make, auto_commit: bool
+    ) -> None:
+        hub.create_stream(orders, shards=3)
+        for shard in range(3):
+            append_numbers(hub, orders, shard, range(5))
+        consumer = consume(auto_commit=auto_commit)
+        consumer.subscribe([orders])
+        eventually(lambda: len(consumer._desk._offers) == 3, "batches of all shards are there")
+        for _ in consumer:
+            if not auto_commit:
+                consumer.commit()
+            break
+        consumer.close()
+        assert sorted(checkpoints(hub, orders, GROUP).values()) == [0, 0, 5]
+
     def test_keys_and_values_are_deserialized_and_what_cannot_be_is_named(
         self, hub: Hub, orders: str, consume: Make
     ) -> None:
