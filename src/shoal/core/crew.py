@@ -11,7 +11,7 @@ being finished here, unless that was given up; what is lost, or was let go of, b
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, assert_never
 
 from shoal.core.budget import Budget
@@ -80,6 +80,8 @@ class CrewRules:
     """User code is told when there was nothing new for so long."""
     limits: Mapping[ShardId, int] | None = None
     """Where each shard is to stop, others at once; None: nowhere."""
+    shown: Mapping[ShardId, str] = field(default_factory=dict)
+    """What people see to hold shards up already: it was said before, under the same epochs."""
 
 
 class Crew:
@@ -216,6 +218,7 @@ class Crew:
             limit=None if limits is None else limits.get(shard, 0),
             is_on_demand=self._rules.is_on_demand,
         )
+        tenure.shown = self._rules.shown.get(shard)
         if self.is_stopping:
             tenure.ask(Reason.STOPPED)
         self.held[shard] = tenure

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark_shoal import DefaultSource as ShoalDataSource
+    from shoal.spark.processors import run
     from shoal.spark.reasons import reason
 
-__all__ = ["ShoalDataSource", "reason"]
+__all__ = ["ShoalDataSource", "reason", "run"]
 
 _ROOMS = {
     "ShoalDataSource": ("pyspark_shoal", "DefaultSource"),
     "reason": ("shoal.spark.reasons", "reason"),
+    "run": ("shoal.spark.processors", "run"),
 }
 
 
