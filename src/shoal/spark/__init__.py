@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark_shoal import DefaultSource as ShoalDataSource
+    from shoal.spark.draining import drain
     from shoal.spark.processors import run
     from shoal.spark.reasons import reason
 
-__all__ = ["ShoalDataSource", "reason", "run"]
+__all__ = ["ShoalDataSource", "drain", "reason", "run"]
 
 _ROOMS = {
     "ShoalDataSource": ("pyspark_shoal", "DefaultSource"),
+    "drain": ("shoal.spark.draining", "drain"),
     "reason": ("shoal.spark.reasons", "reason"),
     "run": ("shoal.spark.processors", "run"),
 }

@@ -48,6 +48,13 @@ def hub_at(address: HubAddress, *, keeps: bool = False) -> Hub:
     return hub
 
 
+def close_hubs() -> None:
+    """Give back all that this process has opened."""
+    with _lock:
+        for key in [key for key in _hubs if key[0] == os.getpid()]:
+            _hubs.pop(key).close()
+
+
 def _whole(name: str, url: str) -> str:
     path = _file(name, url)
     if path is None:

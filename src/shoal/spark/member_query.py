@@ -76,12 +76,12 @@ class MemberQuery:
             self._news.seen(streams.values())
             return start, 0
         end = manifest_of(before.query, chosen).to_json()
-        self._planned = {_key(end): chosen}
+        self._planned = {offset_key(end): chosen}
         return end, available
 
     def spans(self, start: dict[str, Any], end: dict[str, Any]) -> list[Span]:
         del start
-        key = _key(end)
+        key = offset_key(end)
         if key not in self._planned:
             batch = manifest(end)
             streams = self._look(batch.query)
@@ -98,7 +98,10 @@ class MemberQuery:
     def ends(self) -> dict[str, Any] | None:
         if self._query is None:
             return None
-        return Positions(query=self._query, streams=self._ends).to_json()
+        said = Positions(query=self._query, streams=self._ends).to_json()
+        if self._group is not None:
+            said |= {"group": self._group.group, "member": self._group.name}
+        return said
 
     def available_now(self) -> None:
         streams = streams_now(self._hub, self._options.subscription, strict=self._options.strict)
@@ -120,14 +123,14 @@ class MemberQuery:
 
     def _parts(self, start: dict[str, Any], before: Manifest) -> Sequence[Part]:
         """What the batch that is over was made of, as it was read."""
-        planned = self._planned.get(_key(start))
+        planned = self._planned.get(offset_key(start))
         return before.parts if planned is None else manifest_of(before.query, planned).parts
 
     def _close_batch(self, name: str, info: StreamInfo, parts: Sequence[Part]) -> None:
         """Save what it brought, and let go of what is asked back or has ended."""
         assert self._group is not None
         membership = self._group.of(name)
-        leases = _leases(membership)
+        leases = leases_of(membership)
         tenures = members.held(self._tenures.get(name, {}), leases)
         tenures = members.finished(tenures, info.id, [part for part in parts if part.stream == name])
         told = members.boundary(tenures, leases, info)
@@ -154,7 +157,7 @@ class MemberQuery:
             membership, tenures = self._group.of(name), self._tenures[name]
             leases = {
                 shard: lease
-                for shard, lease in _leases(membership).items()
+                for shard, lease in leases_of(membership).items()
                 if shard in tenures
                 and tenures[shard].epoch == lease.epoch
                 and membership.may_act(shard, lease.epoch)
@@ -176,7 +179,7 @@ class MemberQuery:
         assert self._group is not None
         found = []
         for name, info in streams.items():
-            self._tenures[name] = members.held(self._tenures.get(name, {}), _leases(self._group.of(name)))
+            self._tenures[name] = members.held(self._tenures.get(name, {}), leases_of(self._group.of(name)))
             found += members.replayed(
                 [part for part in parts if part.stream == name],
                 info,
@@ -192,7 +195,8 @@ class MemberQuery:
         wanted = {name: {part.shard for part in parts if part.stream == name} for name in streams}
         deadline = time.monotonic() + self._group.patience_s
         while time.monotonic() < deadline and any(
-            self._may_come(name, shards) for name, shards in wanted.items()
+            self._may_come(name, shards, set(leases_of(self._group.of(name))))
+            for name, shards in wanted.items()
         ):
             self._rest()
 
@@ -207,7 +211,7 @@ class MemberQuery:
             if spans := self._due(streams):
                 return spans
             if not any(
-                self._may_come(name, {shard for shard, end in until.items() if end}, until)
+                self._may_come(name, set(until), set(self._tenures[name]), until)
                 for name, until in self._until.items()
                 if name in streams
             ):
@@ -215,17 +219,18 @@ class MemberQuery:
             self._rest()
         return []
 
-    def _may_come(self, name: str, shards: set[int], until: Mapping[int, int] | None = None) -> bool:
-        """Whether one of these shards, with something left to do, is neither here nor with a living other."""
+    def _may_come(
+        self, name: str, shards: set[int], mine: set[int], until: Mapping[int, int] | None = None
+    ) -> bool:
+        """Whether one of these shards, with something left to do, is neither `mine` nor with a living one."""
         assert self._group is not None
-        membership = self._group.of(name)
-        if not shards - membership.leases.keys():
+        if shards <= mine:
             return False
         seen = self._hub.describe_group(name, self._group.group)
         is_alone = all(member.name == self._group.name for member in seen.members)
         return any(
             shard.id in shards
-            and shard.id not in membership.leases
+            and shard.id not in mine
             and shard.state is not ShardState.OVER
             and (until is None or shard.checkpoint < until.get(shard.id, 0))
             and (shard.owner in {None, self._group.name})
@@ -258,9 +263,11 @@ class MemberQuery:
         self._group.join(streams)
 
 
-def _leases(membership: Membership) -> dict[int, Lease]:
+def leases_of(membership: Membership) -> dict[int, Lease]:
+    """What a membership holds, by plain numbers."""
     return {int(shard): lease for shard, lease in membership.leases.items()}
 
 
-def _key(offset: Mapping[str, Any]) -> str:
+def offset_key(offset: Mapping[str, Any]) -> str:
+    """An offset of Spark's as a key."""
     return json.dumps(offset)

@@ -22,7 +22,7 @@ from shoal.core.model import StreamInfo
 from shoal.core.names import stream_name
 from shoal.core.reading import ReadLimits
 from shoal.core.retry import FailureRules
-from shoal.spark.member_query import MemberQuery, _key, _leases
+from shoal.spark.member_query import MemberQuery, leases_of, offset_key
 from shoal.spark.memberships import tell_group
 from shoal.spark.news import News
 from shoal.spark.plan import stays
@@ -66,19 +66,19 @@ class ProcessorQuery(MemberQuery):
         end, available = super().latest(start, limits)
         if end is start:
             return start, 0
-        spans = self._planned[_key(end)]
+        spans = self._planned[offset_key(end)]
         for name in {span.stream for span in spans}:
             mine = [span for span in spans if span.stream == name]
             self._offers[name] = stays.offered(mine, self._offers.get(name, {}))
         end = {**end, _ROUND: int(start.get(_ROUND, 0)) + 1}
-        self._planned = {_key(end): spans}
+        self._planned = {offset_key(end): spans}
         self._is_at_work = True
         return end, available
 
     def spans(self, start: dict[str, Any], end: dict[str, Any]) -> list[Span]:
         """What an earlier run began is not repeated as it was, but planned anew from where the group is."""
         del start
-        return self._planned.get(_key(end), [])
+        return self._planned.get(offset_key(end), [])
 
     def in_order(self) -> bool:
         return True  # A shard is one lane, whatever the group says of its ancestors.
@@ -106,7 +106,7 @@ class ProcessorQuery(MemberQuery):
         del info, parts
         assert self._group is not None
         membership = self._group.of(name)
-        epochs = stays.asked_back(_leases(membership))
+        epochs = stays.asked_back(leases_of(membership))
         if epochs:
             tell_group(partial(membership.release, dict.fromkeys(epochs), epochs=epochs))
         described = insist(
@@ -123,7 +123,7 @@ class ProcessorQuery(MemberQuery):
             membership = self._group.of(name)
             leases = {
                 shard: lease
-                for shard, lease in _leases(membership).items()
+                for shard, lease in leases_of(membership).items()
                 if membership.may_act(shard, lease.epoch)
             }
             until = None if self._until is None else self._until.get(name, {})

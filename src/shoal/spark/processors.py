@@ -54,9 +54,9 @@ def run(
     `processor`: as for `shoal.Worker`. `hub`: its URL; otherwise the variable SHOAL_HUB. `name`: the query's,
     and the member's, unique in the group. `checkpoint`: a folder for Spark's own checkpoint; without one
     Spark makes a temporary one, and nothing is lost by that. `every`: how often a batch begins, such as
-    `"10 seconds"`; otherwise as soon as there is something. `tasks`: of a batch, about. `batch_seconds`: after
-    so long a task leaves what it has not come to, or cannot get past, to the next batch. `options`,
-    `changes`: see WorkerOptions; `until="now"` ends the query when all that is there at the start is consumed.
+    `"10 seconds"`; otherwise as soon as there is something. `tasks`: of a batch, about. `batch_seconds`:
+    after so long a task leaves what it has not come to, or cannot get past, to the next batch. `options`,
+    `changes`: see WorkerOptions; `until="now"` ends the query when all that is there now is consumed.
     """
     settings = _checked(options, changes)
     name = None if name is None else checked_name("name", name)

@@ -1,0 +1,143 @@
+"""Spark applications and plain workers as members of one group."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import psutil
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import shoal
+from shoal.spark import drain, reason
+
+
+@pytest.fixture
+def hub(sqlite_url: str) -> Iterator[shoal.Hub]:
+    with shoal.connect(sqlite_url) as hub:
+        yield hub
+
+
+class Seen:
+    """Which records reached user code, and how often. Writer: several threads."""
+
+    def __init__(self) -> None:
+        self.places: Counter[tuple[int, int]] = Counter()
+        self._lock = Lock()
+
+    def batch(self, frame: DataFrame, _: int) -> None:
+        rows = frame.select("shard", "offset").collect()
+        with self._lock:
+            self.places.update((row.shard, row.offset) for row in rows)
+
+    def process(self, batch: shoal.Batch, checkpointer: Any) -> None:
+        with self._lock:
+            self.places.update((batch.shard, record.offset) for record in batch)
+        checkpointer.save()
+
+
+@pytest.fixture
+def start(spark: SparkSession, sqlite_url: str, tmp_path: Path) -> Iterator[Callable[..., StreamingQuery]]:
+    begun: list[StreamingQuery] = []
+
+    def begin(seen: Seen, name: str) -> StreamingQuery:
+        reader = spark.readStream.format("shoal").option("hub", sqlite_url).option("stream", "orders")
+        reader = reader.option("group", "billing").option("member", "true").option("memberName", name)
+        writer = reader.load().writeStream.foreachBatch(seen.batch)
+        begun.append(writer.option("checkpointLocation", str(tmp_path / name)).start())
+        return begun[-1]
+
+    yield begin
+    for query in begun:
+        with suppress(PySparkException):
+            query.stop()
+
+
+def until(condition: Callable[[], bool], what: str, within: float = 90.0) -> None:
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def test_applications_and_a_worker_divide_the_shards_through_joins_stops_and_kills(
+    hub: shoal.Hub, start: Callable[..., StreamingQuery]
+) -> None:
+    hub.create_stream("orders", shards=6)
+    hub.create_group("orders", "billing", timeout=6.0)
+    seen = Seen()
+    sent = 0
+
+    def send() -> None:
+        nonlocal sent
+        for shard in range(6):
+            hub.append("orders", shard, [b"x"] * 10)
+        sent += 60
+
+    def held() -> dict[str | None, int]:
+        return dict(Counter(shard.owner for shard in hub.describe_group("orders", "billing").shards))
+
+    def done() -> bool:
+        return hub.describe_group("orders", "billing").lag == 0
+
+    send()
+    one = start(seen, "one")
+    until(lambda: held() == {"one": 6}, "one holds all")
+    send()
+    two = start(seen, "two")
+    until(lambda: held() == {"one": 3, "two": 3}, "two has its half")
+    send()
+    worker = shoal.Worker(hub, "orders", "billing", seen.process, name="worker").start()
+    until(lambda: held() == {"one": 2, "two": 2, "worker": 2}, "the worker has its third")
+    send()
+    until(done, "all is done")
+
+    drain(one, hub)
+
+    assert not one.isActive
+    until(lambda: held() == {"two": 3, "worker": 3}, "the others have its shards")
+    send()
+    until(done, "all is done")
+    assert set(seen.places.values()) == {1}, "planned moves repeat nothing"
+    assert seen.places.total() == sent, "and lose nothing"
+
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if "python_streaming_source_runner" in " ".join(process.cmdline()):
+                process.kill()  # The one of `two`: that of `one` is gone.
+    with pytest.raises(PySparkException):
+        two.awaitTermination(60)
+    send()
+    until(lambda: held() == {"worker": 6}, "the dead one's shards come free")
+    until(done, "all is done")
+    assert len(seen.places) == sent, "nothing is lost"
+    worker.stop()
+
+
+def test_a_member_that_lost_a_shard_goes_on_with_the_others(
+    hub: shoal.Hub, start: Callable[..., StreamingQuery]
+) -> None:
+    hub.create_stream("orders", shards=2)
+    hub.create_group("orders", "billing", timeout=10.0)
+    seen = Seen()
+    for shard in (0, 1):
+        hub.append("orders", shard, [b"x"] * 5)
+    query = start(seen, "one")
+    until(lambda: hub.describe_group("orders", "billing").lag == 0, "all is done")
+    hub.reset_group("orders", "billing", to={0: 2})  # Ends its lease, and begins anew at another place.
+    until(lambda: seen.places[0, 4] == 2, "it came back, from the group's checkpoint on")
+    until(lambda: hub.describe_group("orders", "billing").lag == 0, "all is done")
+    assert query.isActive
+    assert [seen.places[0, offset] for offset in range(5)] == [1, 1, 2, 2, 2]
+    hub.delete_group("orders", "billing", force=True)
+    with pytest.raises(PySparkException) as caught:
+        query.awaitTermination(60)
+    assert "has no such group" in reason(caught.value)

@@ -1,0 +1,279 @@
+"""The source's side of streaming queries on every store, without a JVM: as the process of Spark's runs it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+import shoal
+from shoal.core.errors import Fenced, InvalidInput, NameTaken, NotOwner
+from shoal.spark.data_source import schema_of
+from shoal.spark.executor_reading import Reading, read_spans
+from shoal.spark.hubs import address_of, close_hubs
+from shoal.spark.plan.spans import Owner, Span
+from shoal.spark.source_options import source_options
+from shoal.spark.stream_reader import ShoalStreamReader
+
+ALL = ReadAllAvailable()
+
+
+@pytest.fixture
+def hub(store_url: str) -> Iterator[shoal.Hub]:
+    with shoal.connect(store_url) as hub:
+        yield hub
+
+
+@pytest.fixture
+def begin(store_url: str) -> Iterator[Callable[..., ShoalStreamReader]]:
+    begun: list[ShoalStreamReader] = []
+
+    def start(**options: Any) -> ShoalStreamReader:
+        given = {"hub": store_url, "stream": "orders"} | {name: str(value) for name, value in options.items()}
+        begun.append(ShoalStreamReader(source_options(given, is_streaming=True), schema_of(given)))
+        return begun[-1]
+
+    yield start
+    for reader in begun:
+        reader.stop()
+    close_hubs()
+
+
+class Driver:
+    """Does what Spark's driver does with a source, one batch at a time."""
+
+    def __init__(self, reader: ShoalStreamReader, start: dict[str, Any] | None = None) -> None:
+        self.reader = reader
+        self.start = reader.initialOffset() if start is None else start
+        self.end = self.start
+        self.rows: list[tuple[int, int]] = []
+
+    def plan(self, limit: Any = ALL) -> bool:
+        """Ask for the next batch; whether there is one."""
+        self.end = self.reader.latestOffset(self.start, limit)
+        return self.end != self.start
+
+    def plan_all(self, shards: int) -> None:
+        """Ask until the next batch is of so many shards. None is run meanwhile."""
+        deadline = time.monotonic() + 20
+        while not self.plan() or len(self.end["batch"]) < shards:
+            assert time.monotonic() < deadline, self.end
+
+    def run(self) -> None:
+        """Run the batch that was planned. If a task fails, nothing of it counts, and it is planned anew."""
+        rows: list[tuple[int, int]] = []
+        for partition in self.reader.partitions(self.start, self.end):
+            for batch in self.reader.read(partition):
+                places = (batch.column(name).to_pylist() for name in ("shard", "offset"))
+                rows += list(zip(*places, strict=True))
+        self.rows += rows
+        self.start = self.end
+
+    def drive(self, condition: Callable[[], bool], within: float = 20.0) -> None:
+        """Batch after batch, until it is so."""
+        deadline = time.monotonic() + within
+        while not condition():
+            assert time.monotonic() < deadline, f"{len(self.rows)} rows: {sorted(self.rows)[:50]}"
+            if self.plan():
+                self.run()
+
+
+def held(hub: shoal.Hub) -> dict[str | None, int]:
+    found: dict[str | None, int] = {}
+    for shard in hub.describe_group("orders", "billing").shards:
+        found[shard.owner] = found.get(shard.owner, 0) + 1
+    return found
+
+
+def fill(hub: shoal.Hub, shards: int, records: int) -> None:
+    for shard in range(shards):
+        hub.append("orders", shard, [b"x"] * records)
+
+
+def test_members_divide_the_shards_and_hand_over_with_nothing_repeated(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
+) -> None:
+    hub.create_stream("orders", shards=4)
+    hub.create_group("orders", "billing", timeout=10.0)
+    fill(hub, 4, 10)
+    one = Driver(begin(group="billing", member="true", memberName="one", maxOffsetsPerTrigger=7))
+    one.drive(lambda: len(one.rows) >= 20)
+    two = Driver(begin(group="billing", member="true", memberName="two", maxOffsetsPerTrigger=7))
+
+    def both() -> None:
+        for driver in (one, two):
+            if driver.plan(ReadMaxRows(7)):
+                driver.run()
+
+    deadline = time.monotonic() + 20
+    while held(hub) != {"one": 2, "two": 2} or len(one.rows) + len(two.rows) < 40:
+        both()
+        assert time.monotonic() < deadline, held(hub)
+    fill(hub, 4, 5)
+    while len(one.rows) + len(two.rows) < 60:
+        both()
+        assert time.monotonic() < deadline
+    one.plan()  # The boundary of the last batch.
+    one.reader.stop()
+    two.drive(lambda: held(hub) == {"two": 4})
+    fill(hub, 4, 5)
+    two.drive(lambda: len(one.rows) + len(two.rows) >= 80)
+    everything = [(shard, offset) for shard in range(4) for offset in range(20)]
+    assert sorted(one.rows + two.rows) == everything, "each record once, through a join and a clean stop"
+    two.plan()
+    assert hub.describe_group("orders", "billing").lag == 0
+
+
+def test_a_batch_that_runs_is_not_let_go_of(hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]) -> None:
+    hub.create_stream("orders", shards=2)
+    hub.create_group("orders", "billing", timeout=10.0)
+    fill(hub, 2, 10)
+    one = Driver(begin(group="billing", member="true", memberName="one"))
+    one.plan_all(2)
+    with hub.join_group("orders", "billing", "other") as other:
+        seen = other.wait(0, 1.0)
+        assert not other.leases, "the batch has not ended"
+        one.run()
+        one.plan()
+        deadline = time.monotonic() + 10
+        while not other.leases:
+            seen = other.wait(seen, 1.0)
+            assert time.monotonic() < deadline
+        (lease,) = other.leases.values()
+        assert lease.checkpoint == 10
+    assert sorted(one.rows) == [(shard, offset) for shard in (0, 1) for offset in range(10)]
+
+
+def test_a_fenced_task_fails_and_the_next_plan_leaves_the_shard_out(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
+) -> None:
+    hub.create_stream("orders", shards=2)
+    hub.create_group("orders", "billing", timeout=10.0)
+    fill(hub, 2, 10)
+    one = Driver(begin(group="billing", member="true", memberName="one"))
+    one.plan_all(2)
+    hub.checkpoint("orders", "billing", 0, 4, force=True)
+    with pytest.raises((Fenced, NotOwner)):
+        one.run()
+    assert one.rows == []
+    deadline = time.monotonic() + 20
+    while len(one.rows) < 16:
+        assert time.monotonic() < deadline
+        with suppress(Fenced, NotOwner):  # Until the member has heard of it.
+            if one.plan():
+                one.run()
+    assert sorted(one.rows) == [(0, n) for n in range(4, 10)] + [(1, n) for n in range(10)]
+
+
+def test_a_replayed_batch_is_read_under_a_current_lease_and_cut_to_the_groups_checkpoint(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
+) -> None:
+    hub.create_stream("orders", shards=2)
+    hub.create_group("orders", "billing", timeout=1.5)
+    fill(hub, 2, 10)
+    one = Driver(begin(group="billing", member="true"))
+    one.plan_all(2)
+    assert one.reader._running is not None
+    group = one.reader._running.query._group  # type: ignore[attr-defined]
+    group.of("orders").abandon()  # As if it had been killed, in the midst of its batch.
+    group._joined.clear()
+    with hub.join_group("orders", "billing", "other") as other:
+        deadline = time.monotonic() + 20
+        while len(other.leases) < 2:
+            other.wait(0, 0.2)
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        other.release({0: 6, 1: None})
+
+    again = Driver(begin(group="billing", member="true"), one.start)
+    again.end = one.end
+    again.run()
+    assert sorted(again.rows) == [(0, n) for n in range(6, 10)] + [(1, n) for n in range(10)]
+    fill(hub, 2, 1)
+    again.drive(lambda: len(again.rows) >= 16)
+    again.plan()
+    assert hub.describe_group("orders", "billing").lag == 0
+    assert len(again.rows) == 16
+
+
+def test_a_second_process_with_the_same_checkpoint_ends_the_first(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
+) -> None:
+    hub.create_stream("orders", shards=1)
+    fill(hub, 1, 5)
+    one = Driver(begin(group="billing", groupTimeout="10s"))
+    one.drive(lambda: len(one.rows) == 5)
+    two = Driver(begin(group="billing"), one.start)
+    two.plan()
+    with pytest.raises(NameTaken):
+        one.drive(lambda: False)
+
+
+def test_an_idle_answer_is_the_same_text_and_is_held_back(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
+) -> None:
+    hub.create_stream("orders", shards=12)
+    driver = Driver(begin(startingOffsets="earliest"))
+    assert repr(driver.reader.latestOffset(driver.start, ALL)) == repr(driver.start)
+    began = time.monotonic()
+    for _ in range(5):
+        assert repr(driver.reader.latestOffset(driver.start, ALL)) == repr(driver.start)
+    assert time.monotonic() - began > 0.5
+    fill(hub, 1, 1)
+    driver.drive(lambda: driver.rows == [(0, 0)])
+
+
+def test_a_query_that_shares_a_group_waits_for_its_shards_before_it_ends(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
+) -> None:
+    hub.create_stream("orders", shards=2)
+    fill(hub, 2, 5)
+    hub.split_shard("orders", 0)
+    hub.append("orders", 2, [b"x"])
+    reader = begin(group="billing", member="true", maxOffsetsPerTrigger=4)
+    reader.prepareForTriggerAvailableNow()
+    hub.append("orders", 3, [b"late"])
+    driver = Driver(reader)
+    while driver.plan(ReadMaxRows(4)):
+        driver.run()
+    assert sorted(driver.rows) == [(0, n) for n in range(5)] + [(1, n) for n in range(5)] + [(2, 0)]
+
+
+def test_a_checkpoint_of_a_member_is_no_checkpoint_of_a_lone_query(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
+) -> None:
+    hub.create_stream("orders", shards=1)
+    member = Driver(begin(group="billing", member="true"))
+    with pytest.raises(InvalidInput, match="go on as a member"):
+        begin().latestOffset(member.start, ALL)
+
+
+def test_a_read_under_an_old_epoch_is_an_error_and_never_empty(hub: shoal.Hub, store_url: str) -> None:
+    hub.create_stream("orders", shards=1)
+    fill(hub, 1, 5)
+    hub.create_group("orders", "billing")
+    reading = Reading(
+        hub=address_of(store_url), schema=schema_of({"hub": store_url, "stream": "orders"}), strict=True
+    )
+    stream, group = hub.describe_stream("orders"), hub.service.groups.find
+    number = group(stream.full_name, "billing").id
+
+    def read(epoch: int) -> int:
+        owner = Owner(number, epoch, False)
+        span = Span(stream="orders", stream_id=stream.id, shard=0, start=0, end=5, owner=owner)
+        return sum(batch.num_rows for batch in read_spans(reading, [span]))
+
+    with hub.join_group("orders", "billing", "a") as member:
+        deadline = time.monotonic() + 10
+        while not member.leases:
+            member.wait(0, 0.2)
+            assert time.monotonic() < deadline
+        epoch = next(iter(member.leases.values())).epoch
+        assert read(epoch) == 5
+    with pytest.raises((Fenced, NotOwner)):
+        read(epoch)
+    close_hubs()
