@@ -219,6 +219,7 @@ class Crew:
             is_on_demand=self._rules.is_on_demand,
         )
         tenure.shown = self._rules.shown.get(shard)
+        tenure.is_shown_before = tenure.shown is not None
         if self.is_stopping:
             tenure.ask(Reason.STOPPED)
         self.held[shard] = tenure
@@ -359,8 +360,10 @@ class Crew:
             blocked = tenure.blocked
             error = None if blocked is None else f"{blocked.failure.kind}: {blocked.failure.text}"
             is_due = error is not None and now_ms - tenure.shown_ms >= _SHOWN_MS
+            if error is None and tenure.is_shown_before and not tenure.has_returned:
+                continue  # Whether it goes on now, is not known yet.
             if error != tenure.shown or is_due:
-                tenure.shown, tenure.shown_ms = error, now_ms
+                tenure.shown, tenure.shown_ms, tenure.is_shown_before = error, now_ms, False
                 block = None
                 if blocked is not None and error is not None:
                     block = Block(epoch=tenure.epoch, attempts=blocked.attempts, error=error)

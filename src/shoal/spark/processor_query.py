@@ -7,6 +7,7 @@ back is let go of as it stands.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -18,6 +19,7 @@ from shoal.consumer.membership import boot_ms, insist
 from shoal.core.aside import retry_stream
 from shoal.core.describing import GroupShard
 from shoal.core.errors import StoreError
+from shoal.core.limits import OFFSET_MAX
 from shoal.core.model import StreamInfo
 from shoal.core.names import stream_name
 from shoal.core.reading import ReadLimits
@@ -69,7 +71,13 @@ class ProcessorQuery(MemberQuery):
         spans = self._planned[offset_key(end)]
         for name in {span.stream for span in spans}:
             mine = [span for span in spans if span.stream == name]
-            self._offers[name] = stays.offered(mine, self._offers.get(name, {}))
+            self._offers[name] = stays.offered(
+                mine,
+                self._offers.get(name, {}),
+                self._rules.backoff,
+                now_ms=boot_ms(),
+                dice=random.random(),
+            )
         end = {**end, _ROUND: int(start.get(_ROUND, 0)) + 1}
         self._planned = {offset_key(end): spans}
         self._is_at_work = True
@@ -136,6 +144,8 @@ class ProcessorQuery(MemberQuery):
                 self._offers.get(name, {}),
                 group_id=membership.group_id,
                 is_leased=self._group.is_leased(name),
+                # A query that ends when nothing is due must not take a shard that waits for one that is done.
+                now_ms=OFFSET_MAX if self._until is not None else boot_ms(),
                 until=until,
             )
         return found

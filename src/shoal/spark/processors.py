@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from shoal.consumer.aside import Aside
 from shoal.consumer.joining import as_retry, see_group
-from shoal.consumer.options import Lanes, WorkerOptions
+from shoal.consumer.options import Lanes, OnStuck, WorkerOptions
 from shoal.consumer.processor import factory_of
 from shoal.core.checking import is_number, is_whole
 from shoal.core.errors import InvalidInput
@@ -140,4 +140,6 @@ def _checked(options: WorkerOptions | None, changes: dict[str, Any]) -> WorkerOp
             raise InvalidInput(
                 field, getattr(settings, field), "it is not for processors on Spark; leave it out"
             )
+    if settings.on_stuck is OnStuck.RELEASE:
+        raise InvalidInput("on_stuck", "release", "a shard would be processed twice at once; leave it out")
     return settings

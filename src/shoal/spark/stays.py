@@ -38,6 +38,10 @@ from shoal.spark.streams import StreamReplaced
 _log: Final = logging.getLogger("shoal.spark")
 
 _LOOK_S: Final = 0.05
+_BLOCKED_S: Final = 2.0
+"""So long a task tries to get past what fails; then the plan says when it is tried again. A batch is over
+when all its tasks are, and other shards wait for that."""
+_CLOSE_S: Final = 10.0
 
 
 class Done(NamedTuple):
@@ -60,10 +64,15 @@ def work_on(job: ProcessorJob, member: str, spans: Sequence[Span]) -> list[Done]
     for span in spans:
         by_stream[span.stream].append(span)
     main = insist(partial(hub.service.describe_stream, stream_name(job.stream)), StoreError, OUTAGE_S)
-    stays = [Stay(hub, job, member, main, mine) for mine in by_stream.values()]
-    for stay in stays:
-        stay.start()
-    return [stay.finish() for stay in stays]
+    stays: list[Stay] = []
+    try:
+        for mine in by_stream.values():
+            stays.append(Stay(hub, job, member, main, mine))
+            stays[-1].start()
+        return [stay.finish() for stay in stays]
+    finally:
+        for stay in stays:
+            stay.close()
 
 
 class Stay:
@@ -89,6 +98,14 @@ class Stay:
             owners={span.shard: Fence(*span.owner) for span in spans if span.owner is not None},
             changed=self._changed,
         )
+        try:
+            self._runtime = self._made(hub, main)
+        except BaseException:
+            self._borrowed.abandon()
+            raise
+
+    def _made(self, hub: Hub, main: StreamInfo) -> Runtime:
+        job = self._job
         self._begun = {shard: int(lease.checkpoint) for shard, lease in self._borrowed.leases.items()}
         shown = {
             shard.id: shard.blocked.error
@@ -98,7 +115,7 @@ class Stay:
         self._check_stopped(shown)
         aside = Aside(hub, main, job.group, job.rules) if job.rules.policy is Policy.BEST_TRIED else None
         is_retry = self._stream == retry_stream(stream_name(job.stream), job.group)
-        self._runtime = Runtime(
+        return Runtime(
             hub.service,
             self._borrowed,
             InThreads(factory_in(job.factory), job.options.outages),
@@ -118,14 +135,17 @@ class Stay:
         self._ready.set()
         self._changed()
 
+    def close(self) -> None:
+        """Nothing of it goes on: it is over, or another part of the task has failed."""
+        self._runtime.stop(self._job.options.stop_timeout)
+        self._runtime.is_over.wait(self._job.options.stop_timeout + _CLOSE_S)
+
     def finish(self) -> Done:
         """Wait for its end, which comes by itself: all is done, or as much as a task has time for."""
-        deadline = self._began_s + self._job.batch_s
         while not self._runtime.is_over.wait(_LOOK_S):
-            if time.monotonic() >= deadline:
-                late = self._late()
-                if late:
-                    self._borrowed.hand_back(late)
+            late = self._late(time.monotonic() - self._began_s)
+            if late:
+                self._borrowed.hand_back(late)
         if self._runtime.error is not None:
             raise self._runtime.error
         if self._borrowed.refused is not None:
@@ -149,17 +169,24 @@ class Stay:
                 kind, _, text = error.partition(": ")
                 raise ProcessorFailed(shard=shard, kind=kind, text=text)
 
-    def _late(self) -> set[int]:
+    def _late(self, seconds: float) -> set[int]:
         """Shards that are held up, or of which something is done: their rest can wait for the next task.
 
         One that user code has said nothing about goes on: it would begin anew where it began.
         """
+        blocked_s = min(self._job.batch_s, _BLOCKED_S)
+        if seconds < blocked_s:
+            return set()
         wanted = {shard for shard, lease in self._borrowed.leases.items() if lease.is_wanted}
+        is_over_time = seconds >= self._job.batch_s
         return {
             int(shard)
             for shard, held in self._runtime.held.items()
             if shard in wanted
-            and (held.tenure.blocked is not None or held.checkpoint() > self._begun.get(shard, 0))
+            and (
+                held.tenure.blocked is not None
+                or (is_over_time and held.checkpoint() > self._begun.get(shard, 0))
+            )
         }
 
     def _drained(self, here: Collection[ShardId]) -> Drained:
