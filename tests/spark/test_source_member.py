@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import shoal
-from shoal.spark import drain, reason
+from shoal.spark import drain, keep_running, reason
 
 
 @pytest.fixture
@@ -44,14 +44,30 @@ class Seen:
         checkpointer.save()
 
 
+class Losing(Seen):
+    """Loses a shard in its first batch: after it was planned, before it is read."""
+
+    def __init__(self, hub: shoal.Hub) -> None:
+        super().__init__()
+        self._hub: shoal.Hub | None = hub
+
+    def batch(self, frame: DataFrame, number: int) -> None:
+        if self._hub is not None and frame.rdd.getNumPartitions() == 2:  # Not the batch of nothing.
+            self._hub.checkpoint("orders", "billing", 0, 3, force=True)
+            self._hub = None
+        super().batch(frame, number)
+
+
 @pytest.fixture
 def start(spark: SparkSession, sqlite_url: str, tmp_path: Path) -> Iterator[Callable[..., StreamingQuery]]:
     begun: list[StreamingQuery] = []
 
-    def begin(seen: Seen, name: str) -> StreamingQuery:
+    def begin(seen: Seen, name: str, *, now: bool = False) -> StreamingQuery:
         reader = spark.readStream.format("shoal").option("hub", sqlite_url).option("stream", "orders")
         reader = reader.option("group", "billing").option("member", "true").option("memberName", name)
         writer = reader.load().writeStream.foreachBatch(seen.batch)
+        if now:
+            writer = writer.trigger(availableNow=True)
         begun.append(writer.option("checkpointLocation", str(tmp_path / name)).start())
         return begun[-1]
 
@@ -120,6 +136,26 @@ def test_applications_and_a_worker_divide_the_shards_through_joins_stops_and_kil
     until(done, "all is done")
     assert len(seen.places) == sent, "nothing is lost"
     worker.stop()
+
+
+def test_a_query_that_loses_a_shard_within_a_batch_is_begun_again_and_repeats_nothing_else(
+    hub: shoal.Hub, start: Callable[..., StreamingQuery]
+) -> None:
+    hub.create_stream("orders", shards=2)
+    hub.create_group("orders", "billing", timeout=5.0)
+    for shard in (0, 1):
+        hub.append("orders", shard, [b"x"] * 5)
+    seen = Losing(hub)
+    begun: list[StreamingQuery] = []
+
+    def begin() -> StreamingQuery:
+        begun.append(start(seen, "one", now=bool(begun)))
+        return begun[-1]
+
+    keep_running(begin)
+
+    assert len(begun) == 2, "a fenced task fails, and ends the query"
+    assert seen.places == {(0, 3): 1, (0, 4): 1} | {(1, offset): 1 for offset in range(5)}
 
 
 def test_a_member_that_lost_a_shard_goes_on_with_the_others(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from threading import Timer
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import shoal
+from shoal.core.checkpoint import Checkpoint
 from shoal.core.errors import Fenced, InvalidInput, NameTaken, NotOwner
 from shoal.spark.data_source import schema_of
 from shoal.spark.executor_reading import Reading, read_spans
@@ -18,6 +20,8 @@ from shoal.spark.hubs import address_of, close_hubs
 from shoal.spark.plan.spans import Owner, Span
 from shoal.spark.source_options import source_options
 from shoal.spark.stream_reader import ShoalStreamReader
+from shoal.testing.servers import PostgresServer
+from shoal.wire.lanes import lanes_of
 
 ALL = ReadAllAvailable()
 
@@ -94,11 +98,12 @@ def fill(hub: shoal.Hub, shards: int, records: int) -> None:
         hub.append("orders", shard, [b"x"] * records)
 
 
+@pytest.mark.parametrize("coordination", ["coordinated", "leased"])
 def test_members_divide_the_shards_and_hand_over_with_nothing_repeated(
-    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], coordination: str
 ) -> None:
     hub.create_stream("orders", shards=4)
-    hub.create_group("orders", "billing", timeout=10.0)
+    hub.create_group("orders", "billing", timeout=10.0, coordination=coordination)
     fill(hub, 4, 10)
     one = Driver(begin(group="billing", member="true", memberName="one", maxOffsetsPerTrigger=7))
     one.drive(lambda: len(one.rows) >= 20)
@@ -126,6 +131,54 @@ def test_members_divide_the_shards_and_hand_over_with_nothing_repeated(
     assert sorted(one.rows + two.rows) == everything, "each record once, through a join and a clean stop"
     two.plan()
     assert hub.describe_group("orders", "billing").lag == 0
+
+
+def test_lanes_of_a_worker_that_hands_over_to_spark_are_not_repeated(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
+) -> None:
+    hub.create_stream("orders", shards=1)
+    hub.create_group("orders", "billing", timeout=10.0)
+    with hub.producer("orders") as producer:
+        for number in range(40):
+            producer.send(b"%d" % number, key=f"k{number % 8}")
+    with hub.join_group("orders", "billing", "worker") as worker:
+        deadline = time.monotonic() + 10
+        while not worker.leases:
+            worker.wait(0, 0.2)
+            assert time.monotonic() < deadline
+        whole = hub.read("orders", 0, 0)
+        done = lanes_of(whole, 2)[1]
+        worker.release({0: Checkpoint(min(lanes_of(whole, 2)[0]), [(0, 40)])})
+    spark = Driver(begin(group="billing", member="true"))
+    spark.drive(lambda: len(spark.rows) >= 40 - len(done))
+    assert sorted(offset for _, offset in spark.rows) == sorted(set(range(40)) - set(done))
+
+
+def test_a_store_that_restarts_in_the_midst_of_a_batch_is_waited_for(
+    postgres_server: PostgresServer,
+) -> None:
+    url = postgres_server.fresh_database()
+    given = {"hub": url, "stream": "orders", "startingOffsets": "earliest", "group": "billing"}
+    with shoal.connect(url) as hub:
+        hub.create_stream("orders", shards=1)
+        for _ in range(3):
+            hub.append("orders", 0, [b"x" * 1000] * 2000)
+    reader = ShoalStreamReader(source_options(given, is_streaming=True), schema_of(given))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    (partition,) = reader.partitions(start, end)
+    batches = reader.read(partition)
+    rows = next(batches).num_rows
+    assert rows < 6000
+    postgres_server.stop()
+    again = Timer(1.0, postgres_server.start)
+    again.start()
+    rows += sum(batch.num_rows for batch in batches)
+    assert rows == 6000
+    assert reader.latestOffset(end, ALL) == end
+    again.join()
+    reader.stop()
+    close_hubs()
 
 
 def test_a_batch_that_runs_is_not_let_go_of(hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]) -> None:

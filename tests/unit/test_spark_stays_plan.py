@@ -80,7 +80,8 @@ def test_what_was_not_declared_done_comes_again_with_something_new_or_elsewhere(
 def test_a_shard_that_is_held_up_is_tried_again_less_and_less_often() -> None:
     known = seen(0, 5, 30, blocked=True)
     offers: dict[int, Offer] = {}
-    times, now_ms = [], 0
+    times: list[int] = []
+    now_ms = 0
     while len(times) < 4:
         spans = due(TWO, {0: lease(0, 5)}, {0: known}, offers, group_id=1, is_leased=False, now_ms=now_ms)
         if spans:

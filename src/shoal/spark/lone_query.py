@@ -23,9 +23,11 @@ from shoal.spark.plan.spans import Span, due, kept, limited, reached
 from shoal.spark.plan.starting import Kind, Place
 from shoal.spark.source_options import SourceOptions
 from shoal.spark.starting_points import offsets_of
-from shoal.spark.streams import StreamReplaced, streams_at_first, streams_now
+from shoal.spark.streams import OUTAGE_S, StreamReplaced, streams_at_first, streams_now
 
 _log: Final = logging.getLogger("shoal.spark")
+_STOP_S: Final = 3.0
+"""How long a stop waits for a store that is away: the checkpoint is Spark's, and this only its mirror."""
 
 
 class LoneQuery:
@@ -130,7 +132,10 @@ class LoneQuery:
         if self._group is not None:
             try:
                 if self._positions is not None:
-                    self._mirror(streams_now(self._hub, self._options.subscription, strict=False))
+                    streams = streams_now(
+                        self._hub, self._options.subscription, strict=False, within_s=_STOP_S
+                    )
+                    self._mirror(streams, within_s=_STOP_S)
             except ShoalError as error:
                 _log.warning("the last progress is not mirrored: %s", error)
             self._group.leave({})
@@ -177,7 +182,7 @@ class LoneQuery:
             self._group = Memberships(self._hub, self._options, query, self._news.ring)
         self._group.join(streams)
 
-    def _mirror(self, streams: Mapping[str, StreamInfo]) -> None:
+    def _mirror(self, streams: Mapping[str, StreamInfo], within_s: float = OUTAGE_S) -> None:
         """Save what Spark has done as the group's checkpoints, of all that is held by now."""
         if self._group is None or self._positions is None:
             return
@@ -197,7 +202,7 @@ class LoneQuery:
                     ended[number] = position
                 elif position > self._saved.get((name, number), int(lease.checkpoint)):
                     saves[number] = position
-            if saves and tell_group(partial(membership.checkpoint, saves)):
+            if saves and tell_group(partial(membership.checkpoint, saves), within_s):
                 self._saved.update({(name, number): offset for number, offset in saves.items()})
             if ended:
-                tell_group(partial(membership.release, ended))
+                tell_group(partial(membership.release, ended), within_s)

@@ -39,6 +39,7 @@ from shoal.spark.source_options import SourceOptions
 from shoal.spark.streams import streams_at_first, streams_now
 
 _log: Final = logging.getLogger("shoal.spark")
+_FIRST_S: Final = 2.0
 
 
 class MemberQuery:
@@ -64,6 +65,8 @@ class MemberQuery:
     def latest(self, start: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], int]:
         before = manifest(start)
         streams = self._look(before.query)
+        if not self._tenures:
+            self._wait_for_first(streams)
         parts = self._parts(start, before)
         for name, info in streams.items():
             self._close_batch(name, info, parts)
@@ -200,6 +203,13 @@ class MemberQuery:
         ):
             self._rest()
 
+    def _wait_for_first(self, streams: Mapping[str, StreamInfo]) -> None:
+        """A moment, for a new member's first shards: Spark would begin with a batch of nothing."""
+        assert self._group is not None
+        deadline = time.monotonic() + _FIRST_S
+        while time.monotonic() < deadline and not all(self._group.of(name).leases for name in streams):
+            self._rest()
+
     def _wait_for_due(self, streams: Mapping[str, StreamInfo]) -> list[Span]:
         """An AvailableNow query ends when nothing is due: shards that are on their way are waited for."""
         assert self._group is not None
@@ -211,13 +221,17 @@ class MemberQuery:
             if spans := self._due(streams):
                 return spans
             if not any(
-                self._may_come(name, set(until), set(self._tenures[name]), until)
+                self._may_come(name, set(until), self._mine(name), until)
                 for name, until in self._until.items()
                 if name in streams
             ):
                 break
             self._rest()
         return []
+
+    def _mine(self, name: str) -> set[int]:
+        """Shards that were looked at when it was decided what is due."""
+        return set(self._tenures[name])
 
     def _may_come(
         self, name: str, shards: set[int], mine: set[int], until: Mapping[int, int] | None = None

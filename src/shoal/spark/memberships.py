@@ -139,10 +139,10 @@ def _start(stream: str, options: SourceOptions) -> str | datetime | dict[int, in
     return {shard: offset for shard, offset in given.items() if offset >= 0}
 
 
-def tell_group(call: Callable[[], None]) -> bool:
+def tell_group(call: Callable[[], None], within_s: float = OUTAGE_S) -> bool:
     """Tell the group something, waiting for a store that is away; False if the group refused to hear it."""
     try:
-        insist(call, StoreError, OUTAGE_S)
+        insist(call, StoreError, within_s)
     except StoreError:
         raise
     except ShoalError as error:

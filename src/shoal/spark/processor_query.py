@@ -54,6 +54,7 @@ class ProcessorQuery(MemberQuery):
         self._offers: dict[str, dict[int, Offer]] = {}
         self._ready: dict[tuple[int, int], int] = {}
         """When the first record that waits in a shard of the retry stream comes due, by shard and offset."""
+        self._looked_at: dict[str, set[int]] = {}
         self._is_at_work = False
         """Tasks may be running."""
 
@@ -134,6 +135,7 @@ class ProcessorQuery(MemberQuery):
                 for shard, lease in leases_of(membership).items()
                 if membership.may_act(shard, lease.epoch)
             }
+            self._looked_at[name] = set(leases)
             until = None if self._until is None else self._until.get(name, {})
             if name == self._retry:
                 until = self._come_due(info, leases)
@@ -149,6 +151,9 @@ class ProcessorQuery(MemberQuery):
                 until=until,
             )
         return found
+
+    def _mine(self, name: str) -> set[int]:
+        return self._looked_at[name]
 
     def _come_due(self, info: StreamInfo, leases: Mapping[int, object]) -> dict[int, int]:
         """How far the shards of the retry stream have come due: a task does not wait for its records."""

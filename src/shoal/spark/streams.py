@@ -27,17 +27,19 @@ class StreamReplaced(NotFound):
         self.stream = stream
 
 
-def streams_now(hub: Hub, subscription: Subscription, *, strict: bool = True) -> dict[str, StreamInfo]:
+def streams_now(
+    hub: Hub, subscription: Subscription, *, strict: bool = True, within_s: float = OUTAGE_S
+) -> dict[str, StreamInfo]:
     """The streams that are meant, by name. One that is named and is not there is an error, or left out."""
     found: dict[str, StreamInfo] = {}
     if subscription.pattern is not None:
-        existing = insist(partial(hub.service.list_streams, None), StoreError, OUTAGE_S)
+        existing = insist(partial(hub.service.list_streams, None), StoreError, within_s)
         wanted = set(subscription.wanted([info.full_name for info in existing]))
         return {str(info.full_name): info for info in existing if info.full_name in wanted}
     for name in subscription.names:
         try:
             described = partial(hub.service.describe_stream, name)
-            found[str(name)] = insist(described, StoreError, OUTAGE_S)
+            found[str(name)] = insist(described, StoreError, within_s)
         except NotFound:
             if strict:
                 raise
