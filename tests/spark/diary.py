@@ -142,6 +142,21 @@ class Slow(Writer):
         return None
 
 
+class Waiting(Writer):
+    """Waits at the record `20` for as long as a file is not there."""
+
+    def process(self, batch: shoal.Batch, checkpointer: shoal.Checkpointer) -> int | None:
+        for record in batch:
+            if record.value == b"20" and not Path(f"{self._path}.go").exists():
+                self.say("waiting")
+                time.sleep(60)
+            self.note([record], checkpointer)
+            if record.offset % 10 == 9:
+                checkpointer.save()
+        checkpointer.save()
+        return None
+
+
 class Forgetful(Writer):
     """Saves nothing before it has seen ten records."""
 

@@ -20,7 +20,7 @@ import shoal
 import shoal.spark
 from shoal.core.errors import InvalidInput, NotFound
 from shoal.spark import drain, reason
-from tests.spark.diary import Blocked, Diary, FailingOnce, Poisoned, Slow, Writer
+from tests.spark.diary import Blocked, Diary, FailingOnce, Poisoned, Slow, Waiting, Writer
 
 QUICK = shoal.Backoff(first_s=0.05, max_s=0.2)
 
@@ -100,15 +100,13 @@ def test_each_key_comes_in_order_through_splits_and_restarts_and_the_group_sees_
     send(hub, range(400, 600))
     query = run(until="now")
     finish(query)
-    send(hub, range(600, 700))
-    finish(run(until="now"))
 
     assert diary.places == all_places(hub), "every record once: a restart goes on where the group stands"
     assert diary.keys_are_in_order()
     described = hub.describe_group("orders", "billing")
     assert (described.lag, len(described.members)) == (0, 0)
     ended = [line["shard"] for line in diary.lines("shutdown") if line["reason"] == "ended"]
-    assert sorted(ended) == [1, 2, 4]
+    assert sorted(ended) == [1, 2], "4 was closed before it held a record"
     assert len(diary.lines("initialize")) == len(diary.lines("shutdown"))
     observed = query.recentProgress[0]["observedMetrics"]["shoal"]
     assert observed["records"] > 0
@@ -130,7 +128,7 @@ def test_a_worker_joins_takes_its_share_and_nothing_is_repeated_not_by_a_planned
             seen.extend((batch.shard, record.offset) for record in batch)
         checkpointer.save()
 
-    def owners() -> list[str | None]:
+    def owners() -> list[str]:
         return sorted(str(shard.owner) for shard in hub.describe_group("orders", "billing").shards)
 
     with shoal.Worker(hub, "orders", "billing", process, name="plain"):
@@ -170,7 +168,8 @@ def test_strict_stands_still_at_what_fails_shows_it_and_others_go_on(
     until(lambda: lag(hub) == 0, "the rest")
     until(lambda: hub.describe_group("orders", "billing").shards[0].blocked is None, "it goes on")
     assert diary.places == all_places(hub), "what was declared done did not come again"
-    assert diary.keys_are_in_order()
+    offsets = [line["offsets"][0] for line in diary.lines("process") if line["shard"] == 0]
+    assert offsets == sorted(offsets)
 
 
 def test_best_tried_sets_aside_tries_again_and_gives_up_while_the_rest_goes_on(
@@ -229,18 +228,16 @@ def test_an_executors_death_repeats_only_what_was_not_saved(
     hub: shoal.Hub, run: Run, diary: Diary, checkpoint: str
 ) -> None:
     hub.create_stream("orders", shards=1)
-    hub.append("orders", 0, [b"%d" % number for number in range(400)])
-    query = run(Slow, timeout=2.0, batch_seconds=1.0, checkpoint=checkpoint, batch_records=20)
-    until(lambda: int(hub.describe_group("orders", "billing").shards[0].checkpoint) > 0, "a checkpoint")
-    until(lambda: len(set(map(str, diary.lines("initialize")))) > 1 or bool(diary.lines("process")), "work")
-    saved = int(hub.describe_group("orders", "billing").shards[0].checkpoint)
-    psutil.Process(diary.lines("process")[-1]["pid"]).kill()
+    hub.append("orders", 0, [b"%d" % number for number in range(40)])
+    query = run(Waiting, timeout=2.0, checkpoint=checkpoint)
+    until(lambda: bool(diary.lines("waiting")), "work")
+    psutil.Process(diary.lines("waiting")[-1]["pid"]).kill()
     with pytest.raises(PySparkException):
         query.awaitTermination(60)
-    finish(run(Slow, until="now", checkpoint=checkpoint, batch_records=20))
+    Path(f"{diary.path}.go").touch()
+    finish(run(Waiting, until="now", checkpoint=checkpoint))
     assert lag(hub) == 0
-    assert diary.places.keys() == all_places(hub).keys()
-    assert all(offset >= saved for (_, offset), times in diary.places.items() if times > 1)
+    assert diary.places == all_places(hub), "20 were saved, and the process died before the next"
 
 
 @pytest.mark.parametrize("store", ["postgresql"], indirect=True)
@@ -286,4 +283,4 @@ def test_what_makes_no_sense_is_refused_before_a_query_starts(
 def test_a_hub_is_needed(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SHOAL_HUB", raising=False)
     with pytest.raises(InvalidInput, match="SHOAL_HUB"):
-        shoal.spark.run(spark, stream="orders", group="billing", processor=len)
+        shoal.spark.run(spark, stream="orders", group="billing", processor=lambda _, __: None)
