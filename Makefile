@@ -11,7 +11,7 @@ MINUTES ?= 60
 CHECKED := $(wildcard src tests bench sim examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv servers test check format demo bench crash sim sim-soak outage soak clean
+.PHONY: help venv servers test check format demo bench bench-spark crash sim sim-soak outage soak clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -29,7 +29,7 @@ servers: ## Install the database servers that are missing (needs root), or say w
 # The tests come last and print the last line, which names what was missing and what did not run.
 test: $(STAMP) servers ## Everything: environment, servers, checks, tests
 	@$(MAKE) --no-print-directory check
-	@$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+	@scripts/run-tests $(VENV)/bin/python $(PYTEST_ARGS)
 
 check: $(STAMP) ## Lint, format, types, layers
 	@$(VENV)/bin/ruff check --quiet .
@@ -46,6 +46,9 @@ demo: $(STAMP) ## A first small story on an embedded hub
 
 bench: $(STAMP) servers ## The table of docs/performance.md, measured now
 	@$(VENV)/bin/python -m bench $(BENCH_ARGS)
+
+bench-spark: $(STAMP) ## Spark's side: ratios to its own readers and to the least that Python costs in it
+	@$(VENV)/bin/python -m bench.spark $(BENCH_ARGS)
 
 crash: $(STAMP) servers ## A longer crash run: make crash CRASH_ROUNDS=500
 	@$(VENV)/bin/python -m pytest tests/crash --crash-rounds=$(CRASH_ROUNDS) --timeout=0 $(PYTEST_ARGS)

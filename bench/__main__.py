@@ -19,13 +19,23 @@ from typing import Final
 from rich.console import Console
 
 import shoal
-from bench import balancing, consumers, groups, large, measure, peers, workers
+from bench import balancing, consumers, groups, large, measure, peers, shared, workers
 from bench.data import CHUNK, Chunk, make_chunk
 from bench.table import Line, Report
 from shoal.consumer.options import Lanes
 from shoal.testing.servers import MariaDBServer, PostgresServer, RedisServer
 
-SECTIONS: Final = ("sqlite", "large", "redis", "postgresql", "mariadb", "groups", "workers", "consumers")
+SECTIONS: Final = (
+    "sqlite",
+    "large",
+    "redis",
+    "postgresql",
+    "mariadb",
+    "groups",
+    "workers",
+    "consumers",
+    "shared",
+)
 PERFORMANCE: Final = Path(__file__).parent.parent / "docs" / "performance.md"
 
 NewHub = Callable[[], shoal.Hub]
@@ -350,6 +360,45 @@ def _consumers(report: Report, folder: Path, chunk: Chunk, less: int) -> None:
             report.add("consumers", line)
 
 
+def _shared(report: Report, folder: Path, _: Chunk, less: int) -> None:
+    """Shared groups: acknowledged records a second, with a small backlog and with a large one."""
+    few, many, taken = 400_000 // less, 10_000_000 // less, 200_000 // less
+    hubs: dict[str, NewHub] = {"SQLite": lambda: shoal.connect(f"sqlite:///{folder}/shared.db")}
+    with PostgresServer() as server:
+        hubs["PostgreSQL"] = lambda: shoal.connect(server.fresh_database())
+        for name, floor in (("SQLite", 50_000), ("PostgreSQL", 10_000)):
+            with _used(hubs[name]) as hub:
+                _shared_lines(report, name, hub, floor, (few, many, taken, max(1, 5 // less)))
+
+
+def _shared_lines(
+    report: Report, name: str, hub: shoal.Hub, floor: int, sizes: tuple[int, int, int, int]
+) -> None:
+    few, many, taken, seconds = sizes
+    shared.filled(hub, "few", few)
+    shared.filled(hub, "many", many)
+    small, large_ones = [], []
+    for turn in range(3):
+        small.append(shared.acknowledged(hub, "few", f"small-{turn}", taken))
+        large_ones.append(shared.acknowledged(hub, "many", f"large-{turn}", taken))
+    rate, at_large = statistics.median(small), statistics.median(large_ones)
+    what = f"{name}: acknowledged by {shared.CONSUMERS} consumers, {shared.AT_ONCE} at once"
+    report.add("shared", Line(what, _rate(rate), "", _rate(floor), rate >= floor))
+    ratio = at_large / rate
+    report.add(
+        "shared",
+        Line(
+            f"{name}: the same with {many:,} records waiting",
+            _rate(at_large),
+            f"{ratio:.2f} of those with {few:,}",
+            f"{_rate(floor)}, 0.8",
+            at_large >= floor and ratio >= 0.8,
+        ),
+    )
+    alone = shared.singly(hub, "few", "singly", seconds)
+    report.add("shared", Line(f"{name}: acknowledged one by one, each durable", f"{alone:,.0f} records/s"))
+
+
 _SECTIONS: Final[dict[str, Callable[[Report, Path, Chunk, int], None]]] = {
     "sqlite": _sqlite,
     "large": _large,
@@ -359,6 +408,7 @@ _SECTIONS: Final[dict[str, Callable[[Report, Path, Chunk, int], None]]] = {
     "groups": _groups,
     "workers": _workers,
     "consumers": _consumers,
+    "shared": _shared,
 }
 
 

@@ -5,6 +5,7 @@ python -m sim --workers --seed 7      the same of whole workers
 python -m sim --seeds 0:1000          many, with a summary: of each seed both
 python -m sim --soak-minutes 60       fresh ones, for so long
 python -m sim explore                 all histories of small worlds; see `explorer`
+python -m sim --shared …              the same of shared groups; see `shared_world`
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
 
 from sim import explorer
+from sim.shared_world import SharedWorld
 from sim.world import Outcome, World
 
 
@@ -32,48 +36,65 @@ def main() -> int:
     parser.add_argument("--seeds", default="0:200", help="a range, as 0:1000")
     parser.add_argument("--soak-minutes", type=float, help="run fresh seeds for so long")
     parser.add_argument("--soak-from", type=int, default=1_000_000, help="the first seed of a soak")
+    parser.add_argument("--shared", action="store_true", help="worlds of shared groups")
     parser.add_argument("--lines", type=int, default=60, help="of the trace, printed for a seed that fails")
     arguments = parser.parse_args()
     if arguments.seed is not None:
-        lines = None if arguments.trace else arguments.lines
-        return _replay(arguments.seed, lines, has_workers=arguments.workers)
+        kind = _SHARED if arguments.shared else _WORKERS if arguments.workers else _CONSUMERS
+        return _replay(kind, arguments.seed, None if arguments.trace else arguments.lines)
     first, last = (int(part) for part in arguments.seeds.split(":"))
     seeds = range(first, last)
     until = None
     if arguments.soak_minutes is not None:
         seeds = range(arguments.soak_from, arguments.soak_from + 10**9)
         until = time.monotonic() + arguments.soak_minutes * 60
-    kinds = (True,) if arguments.workers else (False, True)
-    return _sweep(((seed, has_workers) for seed in seeds for has_workers in kinds), until, arguments.lines)
+    kinds = (_SHARED,) if arguments.shared else (_WORKERS,) if arguments.workers else (_CONSUMERS, _WORKERS)
+    return _sweep(((kind, seed) for seed in seeds for kind in kinds), until, arguments.lines)
 
 
-def _replay(seed: int, lines: int | None, *, has_workers: bool) -> int:
-    outcome = World(seed, is_traced=True, has_workers=has_workers).run()
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A kind of history. `option` is what chooses it."""
+
+    option: str
+    world: Callable[[int, bool], World | SharedWorld]
+
+    def named(self, seed: int) -> str:
+        return f"seed {seed}{f' with --{self.option}' if self.option else ''}"
+
+
+_CONSUMERS: Final = _Kind("", lambda seed, is_traced: World(seed, is_traced=is_traced))
+_WORKERS: Final = _Kind("workers", lambda seed, is_traced: World(seed, is_traced=is_traced, has_workers=True))
+_SHARED: Final = _Kind("shared", lambda seed, is_traced: SharedWorld(seed, is_traced=is_traced))
+
+
+def _replay(kind: _Kind, seed: int, lines: int | None) -> int:
+    outcome = kind.world(seed, True).run()
     shown = list(outcome.history.lines)
     for line in shown if lines is None else shown[max(0, len(shown) - lines) :]:
         _print(line)
-    _print(f"{_named(seed, has_workers)}: {_verdict(outcome)}; digest {outcome.history.digest()[:16]}")
+    _print(f"{kind.named(seed)}: {_verdict(outcome)}; digest {outcome.history.digest()[:16]}")
     return 1 if outcome.violation else 0
 
 
-def _sweep(worlds: Iterable[tuple[int, bool]], until: float | None, lines: int) -> int:
+def _sweep(worlds: Iterable[tuple[_Kind, int]], until: float | None, lines: int) -> int:
     began = time.monotonic()
     faults: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     kinds: Counter[str] = Counter()
-    failed: list[tuple[int, bool]] = []
+    failed: list[tuple[_Kind, int]] = []
     events = virtual_ms = 0
-    for seed, has_workers in worlds:
+    for kind, seed in worlds:
         if until is not None and time.monotonic() > until:
             break
-        outcome = World(seed, has_workers=has_workers).run()
-        kinds[f"{outcome.kind.value}{' with workers' if has_workers else ''}"] += 1
+        outcome = kind.world(seed, False).run()
+        kinds[f"{outcome.kind.value}{f' with {kind.option}' if kind.option == 'workers' else ''}"] += 1
         events, virtual_ms = events + outcome.events, virtual_ms + outcome.virtual_ms
         faults += outcome.history.faults
         counts += outcome.history.counts
         if outcome.violation:
-            failed.append((seed, has_workers))
-            _print(f"{_named(seed, has_workers)}: {_verdict(outcome)}")
+            failed.append((kind, seed))
+            _print(f"{kind.named(seed)}: {_verdict(outcome)}")
     took = time.monotonic() - began
     ran = kinds.total()
     of_kinds = ", ".join(f"{kind} {number:,}" for kind, number in sorted(kinds.items()))
@@ -82,14 +103,10 @@ def _sweep(worlds: Iterable[tuple[int, bool]], until: float | None, lines: int) 
     _print("faults: " + ", ".join(f"{kind} {number:,}" for kind, number in sorted(faults.items())))
     _print("counts: " + ", ".join(f"{kind} {number:,}" for kind, number in sorted(counts.items())))
     if failed:
-        named = ", ".join(_named(*one) for one in failed[:40])
+        named = ", ".join(kind.named(seed) for kind, seed in failed[:40])
         _print(f"{len(failed)} failed: {named}; the first of them ends so:")
-        _replay(failed[0][0], lines, has_workers=failed[0][1])
+        _replay(*failed[0], lines)
     return 1 if failed else 0
-
-
-def _named(seed: int, has_workers: bool) -> str:
-    return f"seed {seed}{' with --workers' if has_workers else ''}"
 
 
 def _verdict(outcome: Outcome) -> str:

@@ -138,7 +138,10 @@ class Process:
 
     def watch_us(self) -> int:
         """The clock that stops in suspend: for watches."""
-        return (self.loop.now - self._zero - self._suspended) * self._watch_rate // 1_000_000
+        now = self.loop.now
+        if self.is_frozen and self._suspended_at is not None:
+            now = self._suspended_at  # What is at work in the same instant, or holds a lock, sees it stand.
+        return (now - self._zero - self._suspended) * self._watch_rate // 1_000_000
 
     def spawn(self, steps: Steps[None]) -> None:
         """Run this in the process, from now on."""

@@ -250,7 +250,7 @@ def ended_by_the_first_lane() -> Replacement:
 
 
 def deaf_while_it_reads() -> Replacement:
-    def came_to_tail(tenure: Tenure, now_ms: int) -> None:
+    def came_to_tail(tenure: Tenure, now_ms: int, _: int | None = None) -> None:
         tenure.is_idle, tenure.idle_ms = True, now_ms
 
     return Tenure, "came_to_tail", came_to_tail

@@ -120,18 +120,30 @@ def _require(program: str) -> Path:
 
 
 class MissingPackages:
-    """Collects the tests that did not run for want of a package, and says so after everything else."""
+    """Collects the tests that did not run for want of a package, and says so after everything else.
+
+    Where `SHOAL_LEFT_OUT` names a file, it holds what earlier runs of the same command left out, a line each.
+    """
 
     def __init__(self) -> None:
         self.packages: set[str] = set()
         self.tests: Counter[str] = Counter()
+        self._file = Path(os.environ.get("SHOAL_LEFT_OUT", os.devnull))
+        for line in self._file.read_text().splitlines():
+            self._note(*line.split("\t"))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.outcome == "passed" or report.when != "setup":
             return
         if found := re.search(re.escape(MISSING) + r"([a-z0-9.+-]+)", str(report.longrepr)):
-            self.packages.add(found[1])
-            self.tests[report.nodeid.partition("::")[0]] += 1
+            file = report.nodeid.partition("::")[0]
+            self._note(found[1], file)
+            with self._file.open("a") as left_out:
+                left_out.write(f"{found[1]}\t{file}\n")
+
+    def _note(self, package: str, file: str) -> None:
+        self.packages.add(package)
+        self.tests[file] += 1
 
     def line(self) -> str:
         packages = ", ".join(sorted(self.packages))
@@ -146,4 +158,6 @@ class MissingPackages:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):  # One of several side by side: who started it hears of every test.
+        return
     config.pluginmanager.register(MissingPackages(), "shoal-missing-packages")

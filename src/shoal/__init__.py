@@ -3,11 +3,13 @@
 from shoal.connect import Hub, connect
 from shoal.consumer.async_consumer import AsyncConsumer
 from shoal.consumer.async_worker import AsyncCheckpointer, AsyncProcessor, AsyncWorker
+from shoal.consumer.broadcast import BroadcastConsumer
 from shoal.consumer.checkpointer import Checkpointer
 from shoal.consumer.consumer import Consumer, RebalanceListener
 from shoal.consumer.consumer_options import ConsumerOptions
 from shoal.consumer.options import WorkerOptions
 from shoal.consumer.processor import Processor, processor
+from shoal.consumer.shared import ReceivedBatch, SharedConsumer
 from shoal.consumer.worker import Worker
 from shoal.core import errors
 from shoal.core.errors import OffsetExpired, OffsetOutOfRange, ShardClosed, ShoalError
@@ -29,6 +31,7 @@ __all__ = [
     "Backoff",
     "Batch",
     "BatchFuture",
+    "BroadcastConsumer",
     "Checkpointer",
     "Consumer",
     "ConsumerOptions",
@@ -44,10 +47,12 @@ __all__ = [
     "ProducerStamp",
     "Reason",
     "RebalanceListener",
+    "ReceivedBatch",
     "Record",
     "SendFuture",
     "Shard",
     "ShardClosed",
+    "SharedConsumer",
     "ShoalError",
     "StreamInfo",
     "StreamShard",

@@ -34,6 +34,15 @@ from shoal.core.positions import Start
 from shoal.core.reading import BatchMeta, ReadLimits
 from shoal.core.retention import Cut, ShardFront
 from shoal.lease_port import LiveTable
+from shoal.share_port import (
+    PositionService,
+    PositionStore,
+    ShareAnswer,
+    ShareNews,
+    ShareService,
+    ShareStore,
+    ShareTouch,
+)
 from shoal.wire.batch import Batch
 
 
@@ -186,7 +195,7 @@ class MemberView(NamedTuple):
     incarnation: str
 
 
-Place = ShardEnd | MemberView
+Place = ShardEnd | MemberView | ShareNews
 """Where something can be waited for. Each has a number that rises, and may be over: closed, or gone."""
 
 
@@ -306,8 +315,17 @@ class ChangeSignal(Protocol):
         """Tell waiters in this process how far places have come."""
 
 
-class Store(CatalogStore, LogStore, GroupStore, Protocol):
+class Store(CatalogStore, LogStore, GroupStore, ShareStore, PositionStore, Protocol):
     """A whole store."""
+
+    def bury(
+        self, touch: ShareTouch, letters: AppendRequest, now_ms: int
+    ) -> tuple[ShareAnswer, AppendAnswer | None]:
+        """An act on a shared group that says these records are dead, and the letters, in one commit.
+
+        None instead of an answer about the letters: the act was refused, and nothing was appended. If the
+        letters cannot be appended, the act is not done either.
+        """
 
     @property
     def signal(self) -> ChangeSignal:
@@ -432,6 +450,10 @@ class HubService(Protocol):
 
     @property
     def groups(self) -> GroupService: ...
+    @property
+    def shares(self) -> ShareService: ...
+    @property
+    def positions(self) -> PositionService: ...
 
     def create_stream(self, name: StreamName, settings: StreamSettings, shards: int) -> StreamInfo: ...
     def describe_stream(self, name: StreamName) -> StreamInfo: ...

@@ -17,6 +17,23 @@ pytest.register_assert_rewrite(
 )
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What a store has no part in is shown on SQLite alone."""
+    spared = [item for item in items if _is_of_rules(item) and _store(item) not in {None, "sqlite"}]
+    if spared:
+        config.hook.pytest_deselected(items=spared)
+        gone = set(spared)
+        items[:] = [item for item in items if item not in gone]
+
+
+def _is_of_rules(item: pytest.Item) -> bool:
+    return isinstance(item, pytest.Function) and getattr(item.function, "is_of_rules", False)
+
+
+def _store(item: pytest.Item) -> object:
+    return item.callspec.params.get("shared_url") if hasattr(item, "callspec") else None
+
+
 @pytest.fixture(scope="module", params=["sqlite", "postgresql", "mariadb"])
 def shared_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a database that the tests of a file share; they run once on each kind of store."""

@@ -1,6 +1,7 @@
 """`shoal group …` in this process: what the commands print, as text and JSON, and how they end."""
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -11,6 +12,10 @@ import pytest
 
 import shoal
 from shoal.consumer import Membership
+from shoal.core.describing import Block
+from shoal.core.model import ShardId
+from shoal.core.names import stream_name
+from shoal.core.retry import Policy
 from tests.scenario.programs import Run, json_of
 
 
@@ -47,12 +52,13 @@ def test_a_group_is_created_with_its_settings(run: Run, orders: str) -> None:
     made = json_of(
         run(
             *("group", "create", orders, "billing", "--not-in-order", "--timeout", "1m", "--json"),
-            *("--handover-timeout", "90", "--strategy", "range", "--start", "latest"),
+            *("--handover-timeout", "90", "--strategy", "range", "--start", "latest", "--failure", "stop"),
         )
     )
     assert (made["stream"], made["group"], made["state"]) == ("orders", "billing", "empty")
     assert (made["in_order"], made["timeout_ms"], made["handover_timeout_ms"]) == (False, 60_000, 90_000)
     assert (made["strategy"], made["coordination"], made["delivery"]) == ("range", "coordinated", "exclusive")
+    assert made["failure"] == "stop"
     assert (made["lag"], [shard["checkpoint"] for shard in made["shards"]]) == (0, [3, 3])
     assert {**described(run), "version": 0} == {**made, "version": 0}
 
@@ -60,7 +66,8 @@ def test_a_group_is_created_with_its_settings(run: Run, orders: str) -> None:
 def test_create_says_what_it_made(run: Run, orders: str) -> None:
     assert run("group", "create", orders, "billing").stdout.splitlines() == [
         "created group billing of orders, from earliest",
-        "in order, coordinated, exclusive, strategy balanced, timeout 20s, hand-over timeout none",
+        "in order, coordinated, exclusive, strategy balanced, timeout 20s, hand-over timeout none, "
+        "failure strict",
     ]
 
 
@@ -189,9 +196,68 @@ def test_shards_that_are_over_are_counted_apart(run: Run, orders: str, hub: shoa
     assert "0 of 3 shards held, 1 over, 0 records to come" in shown
 
 
+def test_describe_shows_what_blocks_a_shard(
+    run: Run, orders: str, hub: shoal.Hub, worker: Membership
+) -> None:
+    group = hub.service.groups.find(stream_name(orders), "billing")
+    epoch = worker.leases[ShardId(1)].epoch
+    block = Block(epoch=epoch, attempts=3, error="KeyError: [/odd]\n", since_ms=time.time_ns() // 1_000_000)
+    hub.service.groups.block(group.id, ShardId(1), block)
+    shown = run("group", "describe", orders, "billing").stdout
+    assert re.search(r"shard 1 has been blocked for .*, 3 attempts: KeyError: \[/odd\]\\n\n", shown)
+    free, blocked = (shard["blocked"] for shard in described(run)["shards"])
+    assert free is None
+    assert (blocked["error"], blocked["attempts"]) == ("KeyError: [/odd]\n", 3)
+
+
 def test_what_is_shown_holds_no_control_characters(run: Run, orders: str, worker: Membership) -> None:
     shown = run("group", "list").stdout + run("group", "describe", orders, "billing").stdout
     assert "\x1b" not in shown + run("group", "history", orders, "billing").stdout
+
+
+# --- Dead letters. ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def letters(hub: shoal.Hub) -> list[bytes]:
+    """Three records that a group gave up on, with what would act on a terminal or a table."""
+    values = [b"zero", b"one\x1b[2J", b"two"]
+    hub.create_stream("orders", shards=1)
+    hub.append("orders", 0, [shoal.Record(0, 0, b"[/%d]" % n, one) for n, one in enumerate(values)])
+
+    def refuse(batch: shoal.Batch, checkpointer: shoal.Checkpointer) -> None:
+        raise ValueError("[/odd]\x1b[2J")
+
+    rules = shoal.FailureRules(policy=Policy.BEST_TRIED, max_attempts=1)
+    shoal.Worker(hub, "orders", "billing", refuse, failure=rules, until="now").run()
+    return values
+
+
+def test_dead_letters_are_listed_and_shown(run: Run, letters: list[bytes]) -> None:
+    shown = run("group", "dead", "list", "orders", "billing").stdout
+    assert "\x1b" not in shown
+    assert shown.count("ValueError: [/odd]\\x1b[2J") == 3
+    assert "[/2]" in shown
+    last = json_of(run("group", "dead", "list", "orders", "billing", "--limit", "1", "--json"))
+    assert [(one["number"], one["offset"], one["value"]) for one in last] == [(2, 2, "two")]
+    assert "value     one\\x1b[2J\n" in run("group", "dead", "show", "orders", "billing", "1").stdout
+    one = json_of(run("group", "dead", "show", "orders", "billing", "1", "--json"))
+    assert (one["key"], one["value"], one["attempts"]) == ("[/1]", "one\x1b[2J", 1)
+    assert "number=7" in run("group", "dead", "show", "orders", "billing", "7", exits=3).stderr
+
+
+def test_dead_letters_are_replayed_and_dropped(run: Run, letters: list[bytes], hub: shoal.Hub) -> None:
+    done = run("group", "dead", "replay", "orders", "billing", "1")
+    assert (done.stdout, done.stderr) == ("replayed 1 dead letters\n", "")
+    assert [letter.number for letter in hub.dead_letters("orders", "billing")] == [0, 2]
+    assert "--yes" in run("group", "dead", "drop", "orders", "billing", "0", exits=2).stderr
+    hub.update_group("orders", "billing", failure="strict")
+    done = run("group", "dead", "replay", "orders", "billing", "0")
+    assert "only workers that are told best_tried get them" in done.stderr
+    done = run("group", "dead", "drop", "orders", "billing", "--yes", "--json")
+    assert json_of(done) == {"dropped": [2]}
+    assert "has no dead letters" in run("group", "dead", "list", "orders", "billing").stderr
+    assert hub.describe_stream("orders.billing.retry").shards[0].next_offset == 2
 
 
 # --- Changed. ---------------------------------------------------------------------------------------
@@ -203,6 +269,8 @@ def test_update_says_what_changed(run: Run, orders: str) -> None:
     assert run("group", "update", orders, "billing", *words).stdout == (
         "updated group billing of orders: in_order yes → no, timeout 20s → 30s, handover_timeout none → 5m\n"
     )
+    policy = run("group", "update", orders, "billing", "--failure", "strict")
+    assert policy.stdout.endswith(": failure by order → strict\n")
     again = run("group", "update", orders, "billing", "--timeout", "30s")
     assert again.stdout.endswith("nothing changed, it was so already\n")
     done = json_of(run("group", "update", orders, "billing", "--handover-timeout", "none", "--json"))
@@ -331,7 +399,7 @@ def test_a_group_without_a_history_says_so(run: Run, orders: str) -> None:
         ("create orders new --handover-timeout 0", 6, "handover_timeout=0.0"),
         ("create orders new --strategy best", 6, "one of balanced, range, round_robin"),
         ("create orders new --coordination none", 2, "leased"),
-        ("create orders new --delivery shared", 6, "in_order"),
+        ("create orders new --delivery shared --in-order", 6, "in_order"),
         ("create orders new --lease-table mine", 6, "coordination='leased'"),
         ("create orders new --coordination leased --lease-table 1x", 6, "lease_table='1x'"),
         ("create orders new --coordination leased --strategy range", 6, "balances by counts"),
@@ -375,3 +443,32 @@ def test_what_cannot_be_done_is_said_in_one_line_with_a_code(
     assert told in run("group", *words.split(), exits=code).stderr
     assert [each["group"] for each in json_of(run("group", "list", "--json"))] == ["billing"]
     assert checkpoints(run) == [0, 0]
+
+
+def test_groups_without_owners_are_made_shown_and_changed(run: Run, hub: shoal.Hub) -> None:
+    hub.create_stream("jobs", shards=1)
+    hub.append("jobs", 0, [b"a", b"b", b"c"])
+    words = "group create jobs queue --delivery shared --visibility 5m --max-attempts 2 --key-ordered"
+    made = run(*words.split()).output
+    assert "shared, one record of a key at a time, visibility 5m, to the dead stream after 2 att" in made
+    run("group", "create", "jobs", "screens", "--delivery", "broadcast", "--unused", "2d")
+    consumer = shoal.SharedConsumer(hub, "jobs", "queue", "ada")
+    received = consumer.receive(2)
+    consumer.ack(received, 1)
+    with shoal.BroadcastConsumer(hub, "jobs", "screens", "hall") as screen:
+        assert screen.poll() is not None
+    shown = run("group", "describe", "jobs", "queue").output
+    assert "1 consumers with 1 records in flight, 2 records to come" in shown
+    assert "ada" in shown
+    queue = json_of(run("group", "describe", "jobs", "queue", "--json"))
+    assert (queue["lag"], queue["shards"][0]["in_flight"], queue["consumers"][0]["name"]) == (2, 1, "ada")
+    screens = json_of(run("group", "describe", "jobs", "screens", "--json"))
+    assert (screens["positions"][0]["offsets"], screens["dropped"]) == ({"0": 3}, [])
+    assert "unused positions are dropped after 2d" in run("group", "describe", "jobs", "screens").output
+    assert [one["group"] for one in json_of(run("group", "list", "jobs", "--json"))] == [
+        "queue",
+        "screens",
+    ]
+    assert "max_attempts 2 → 9" in run("group", "update", "jobs", "queue", "--max-attempts", "9").output
+    assert "ada" in run("group", "delete", "jobs", "queue", exits=4).stderr
+    run("group", "delete", "jobs", "queue", "--force")

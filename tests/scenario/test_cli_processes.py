@@ -168,6 +168,7 @@ EXAMPLES = [
     "spark_processor",
     "typed_columns",
     "word_count",
+    "work_queue",
 ]
 
 
@@ -184,7 +185,8 @@ def test_an_example_prints_what_its_readme_says(name: str) -> None:
 
 def test_every_example_has_a_readme_that_a_test_runs() -> None:
     folders = {path.name for path in (ROOT / "examples").iterdir() if path.is_dir()}
-    assert folders - {"__pycache__"} == set(EXAMPLES)
+    with_spark = {"cluster", "spark_pipeline"}  # They take longer: tests/spark/test_programs.py runs them.
+    assert folders - {"__pycache__"} == set(EXAMPLES) | with_spark
 
 
 def _feed(process: subprocess.Popen[bytes], data: bytes) -> tuple[int, bytes, bytes]:

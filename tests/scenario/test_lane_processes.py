@@ -207,7 +207,7 @@ def test_whatever_can_be_imported_by_name_is_a_processor(
 
 def test_what_cannot_be_imported_by_name_is_refused_with_what_to_do(work: Make) -> None:
     class Local(shoal.Processor):
-        pass
+        def process(self, batch: shoal.Batch, checkpointer: shoal.Checkpointer) -> None: ...
 
     def function(batch: shoal.Batch, checkpointer: shoal.Checkpointer) -> None:
         pass
@@ -449,7 +449,7 @@ def test_a_program_that_starts_its_worker_wherever_it_is_imported_is_told_so(
         "import sys\n"
         "import shoal\n"
         "class Mine(shoal.Processor):\n"
-        "    pass\n"
+        "    def process(self, batch, checkpointer): ...\n"
         "hub = shoal.connect(sys.argv[1])\n"
         "stop = shoal.FailureRules(policy=shoal.Policy.STOP)\n"
         "shoal.Worker(hub, 'orders', 'billing', Mine, lanes='processes', failure=stop).run()\n"

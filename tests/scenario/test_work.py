@@ -19,8 +19,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import shoal
+from shoal.fleet.child import Reporter
 from shoal.fleet.expelling import Expeller
-from shoal.testing.members import holds
+from shoal.fleet.messages import Report, parse
+from shoal.testing.members import eventually, holds
 from tests.scenario.programs import PROGRAM, Run, Start, finish
 
 WORD_COUNT: Final = f"{Path(__file__).parents[2] / 'examples' / 'word_count' / 'word_count.py'}:WordCount"
@@ -245,6 +247,30 @@ def test_the_shards_of_a_killed_process_move_at_once_and_not_after_the_timeout(
     wait_for(lines, lambda line: line["type"] == "status" and line["lag"] == 0 and line["records"] >= 100)
     program.send_signal(signal.SIGTERM)
     assert finish(program)[0] == 0
+
+
+def test_where_a_worker_sits_is_told_before_its_user_code_runs(hub: shoal.Hub) -> None:
+    """A process that its processor ends at once is then expelled like any other."""
+    reports, theirs = os.pipe()
+    os.set_blocking(reports, False)
+    reporter = Reporter(theirs)
+    told: list[bytes] = []
+
+    class Fatal(shoal.Processor):
+        def initialize(self, shard: int) -> None:
+            told.append(os.read(reports, 65536) if not told else b"")
+
+        def process(self, batch: shoal.Batch, checkpointer: shoal.Checkpointer) -> None: ...
+
+    worker = shoal.Worker(hub, "lines", "words", Fatal, listener=lambda *_: reporter.see_seats(worker))
+    with worker:
+        eventually(lambda: len(told) == 4, "all shards are held")
+        (line,) = told[0].splitlines()
+        report = parse(line)
+        assert isinstance(report, Report)
+        assert report.seats == tuple(worker.seats) != ()
+    os.close(reports)
+    os.close(theirs)
 
 
 def test_lanes_in_processes_and_figures_of_the_whole_fleet(

@@ -526,6 +526,37 @@ def test_a_typed_record_is_set_aside_with_its_columns(hub: Hub) -> None:
     assert (origin.offset, origin.attempts) == (2, 2)
 
 
+def test_what_was_buried_at_the_first_attempt_is_processed_when_it_is_replayed(hub: Hub, work: Make) -> None:
+    is_mended = threading.Event()
+
+    def process(batch: Batch, checkpointer: Checkpointer) -> None:
+        if batch.shard == 0 and 2 in batch.offsets and not is_mended.is_set():
+            raise ValueError("two")
+        checkpointer.save()
+
+    rules = FailureRules(policy=Policy.BEST_TRIED, delays_s=(), max_attempts=1)
+    worker = work(process, failure=rules).start()
+    eventually(lambda: worker.stats.dead == 1, "it is buried")
+    eventually(lambda: worker.stats.records == 9, "all others are processed")
+    is_mended.set()
+    hub.replay_dead_letters(STREAM, GROUP)
+    eventually(lambda: worker.stats.records == 10, "it is processed")
+    worker.stop()
+    assert hub.dead_letters(STREAM, GROUP) == []
+    assert hub.describe_group(f"{STREAM}.{GROUP}.retry", GROUP).lag == 0
+
+
+def test_rules_that_name_no_policy_have_the_groups(hub: Hub, work: Make) -> None:
+    hub.create_group(STREAM, GROUP, failure="best_tried")
+
+    def fail(batch: Batch, checkpointer: Checkpointer) -> None:
+        if batch.shard == 0:
+            raise ValueError("odd")
+
+    worker = work(fail, failure=FailureRules(max_attempts=1, outage_after=10)).start()
+    eventually(lambda: worker.stats.dead == 5, "all of them are set aside")
+
+
 # --- What users bring along. -------------------------------------------------------------------------
 
 
@@ -612,6 +643,44 @@ def test_what_makes_no_sense_is_refused_when_the_worker_is_made(
 ) -> None:
     with pytest.raises(InvalidInput, match=f"^{option}="):
         work(save_now, **{option: value})
+
+
+@pytest.mark.parametrize("wrong", ["sqlite:///shoal.db", None, shoal.connect, object()])
+def test_what_is_no_hub_is_refused_when_a_worker_or_a_consumer_is_made(wrong: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"^hub="):
+        Worker(wrong, STREAM, GROUP, save_now)
+    with pytest.raises(InvalidInput, match=r"^hub="):
+        shoal.Consumer(wrong, group=GROUP)
+
+
+class WithoutProcess(Processor):
+    """It overrides nothing."""
+
+
+class WithoutEnds:
+    def process(self, batch: Batch, checkpointer: Checkpointer) -> None: ...
+
+
+class Coroutines(Processor):
+    async def process(self, batch: Batch, checkpointer: Checkpointer) -> None: ...  # type: ignore[override]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (Processor, "does not override process"),
+        (WithoutProcess, "does not override process"),
+        (WithoutEnds, "no initialize and no shutdown"),
+        (Coroutines, "see AsyncWorker"),
+        (dict, "no initialize and no process and no shutdown"),
+    ],
+)
+def test_a_class_that_is_no_processors_is_refused_when_the_worker_is_made(
+    work: Make, wrong: type, reason: str
+) -> None:
+    with pytest.raises(InvalidInput, match=reason) as caught:
+        work(wrong)
+    assert caught.value.field == "processor"
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, SystemExit])

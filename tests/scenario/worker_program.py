@@ -17,6 +17,7 @@ from shoal.core.errors import CheckpointMisuse
 
 class Printing(shoal.Processor):
     how = "run"
+    worker: shoal.Worker | None = None
 
     def process(self, batch: shoal.Batch, checkpointer: shoal.Checkpointer) -> None:
         checkpointer.save(persist=False)
@@ -27,7 +28,9 @@ class Printing(shoal.Processor):
             try:
                 checkpointer.save()
             except CheckpointMisuse:
-                say("refused")
+                assert self.worker is not None
+                is_still = self.worker.is_running or not self.worker.wait(5)
+                say("refused, and it seems to run" if is_still else "refused")
             os._exit(0)
 
     def shutdown(self, checkpointer: shoal.Checkpointer, reason: shoal.Reason) -> None:
@@ -46,6 +49,7 @@ def main() -> None:
     worker = shoal.Worker(
         hub, "orders", "billing", Printing, name="anna", timeout=60, stop_timeout=float(stop_s)
     )
+    Printing.worker = worker
     if Printing.how.endswith("end"):
         worker.start()
         sys.stdin.readline()

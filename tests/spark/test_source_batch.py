@@ -15,12 +15,15 @@ from pyspark.sql import functions as f
 
 import shoal
 from shoal.spark import ShoalDataSource, reason
+from shoal.spark.data_source import batch_reader, schema_of
+from shoal.spark.hubs import close_hubs
 
 
 @pytest.fixture
 def hub(sqlite_url: str) -> Iterator[shoal.Hub]:
     with shoal.connect(sqlite_url) as hub:
         yield hub
+    close_hubs()
 
 
 def reader(spark: SparkSession, url: str, **options: Any) -> DataFrameReader:
@@ -205,17 +208,29 @@ def test_several_streams_are_read_by_list_or_pattern(
         ({"stream": "orders", "columns": "offset,valu"}, "columns='valu': stream orders has stream, shard"),
         ({"stream": "orders", "maxOffsetsPerTrigger": "5"}, "it is for spark.readStream"),
         ({"stream": "orders", "member": "true"}, "a member of which group?"),
+        ({"stream": "orders", "startingOffsets": "group"}, "which group?"),
+        ({"stream": "orders", "startingOffsets": "latest", "startingTimestamp": "5"}, "not both"),
+        ({"stream": "orders", "startingTimestamp": "yesterday"}, "ISO 8601 with a time zone"),
         ({"stream": "orders", "hub": "sqlite:////nowhere/x.db"}, "there is no such file on"),
         ({"stream": "orders", "hub": "nonsense"}, "hub='nonsense'"),
     ],
 )
 def test_bad_input_is_answered_with_one_line(
-    spark: SparkSession, hub: shoal.Hub, sqlite_url: str, options: dict[str, str], line: str
+    hub: shoal.Hub, sqlite_url: str, options: dict[str, str], line: str
 ) -> None:
     hub.create_stream("orders", shards=1)
     hub.append("orders", 0, [b"x"])
-    found = refusal(reader(spark, sqlite_url, **options))
-    assert line in found
+    given = {"hub": sqlite_url} | options
+    with pytest.raises(shoal.ShoalError) as caught:
+        batch_reader(given, schema_of(given)).partitions()
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_spark_passes_the_line_on(spark: SparkSession, hub: shoal.Hub, sqlite_url: str) -> None:
+    hub.create_stream("orders", shards=1)
+    found = refusal(reader(spark, sqlite_url, stream="orders", startingOffsets='{"0": 99}'))
+    assert found.startswith("OffsetOutOfRange: offset=99: shard 0 of 'orders' ends at offset 0")
     assert "\n" not in found
 
 

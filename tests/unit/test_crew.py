@@ -228,6 +228,18 @@ def test_nothing_is_fetched_while_there_is_nothing_new() -> None:
     assert kinds(hands.give(tenure, 0)) == [Read], "it moved while it was read"
 
 
+def test_with_an_interval_a_shard_whose_end_was_seen_is_not_read_again_before() -> None:
+    hands = Hands(replace(RULES, fetch_interval_ms=1000))
+    tenure = hands.processing(ONE)
+    hands.give(tenure, 0)
+    hands.crew.moved(ONE)
+    assert kinds(hands.turn(999)) == []
+    assert hands.crew.rest_ms(hands.now_ms) == 1
+    assert kinds(hands.turn(1)) == [Read]
+    hands.give(tenure, 5)
+    assert tenure.is_fetching, "where more is known to be, nothing is waited for"
+
+
 def test_user_code_is_told_after_a_while_that_there_is_nothing_new() -> None:
     hands = Hands(replace(RULES, idle_ms=300))
     tenure = hands.processing(ONE)

@@ -25,6 +25,7 @@ from shoal.fleet.tally import Tally
         {"start": datetime(2026, 1, 31, 8, tzinfo=UTC)},
         {"start": {0: 5, 3: 120}},
         {"failure": FailureRules(policy=Policy.BEST_TRIED, max_attempts=7)},
+        {"failure": FailureRules(max_attempts=7)},
     ],
 )
 def test_a_job_arrives_as_it_was_sent(options: dict[str, Any]) -> None:

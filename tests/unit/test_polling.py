@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 
+from shoal.consumer.consumer_options import ConsumerOptions
 from shoal.consumer.steps import Errand, Rest, Step, Tell, driven
 from shoal.core.errors import InvalidInput
 from shoal.core.names import stream_name
@@ -43,6 +45,22 @@ def test_names_are_wanted_whether_or_not_they_exist_each_once() -> None:
 def test_what_is_no_subscription_is_refused(streams: object, pattern: object) -> None:
     with pytest.raises(InvalidInput):
         subscription_of(streams, pattern)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"timeout": 0},
+        {"heartbeat_interval": -1},
+        {"handover_timeout": "soon"},
+        {"coordination": "both"},
+        {"strategy": 5},
+    ],
+    ids=str,
+)
+def test_options_for_a_group_that_is_made_are_checked_at_once(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match=f"{next(iter(wrong))}="):
+        ConsumerOptions(**wrong)
 
 
 def test_a_shard_is_named_with_its_stream_or_by_its_number_if_there_is_one() -> None:

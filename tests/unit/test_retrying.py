@@ -70,6 +70,13 @@ def test_delays_grow_up_to_their_bound() -> None:
         (WorkerOptions, "persist_interval", None),
         (WorkerOptions, "process_timeout", -1),
         (WorkerOptions, "call_when_idle", "1"),
+        (WorkerOptions, "fetch_interval", 0),
+        (WorkerOptions, "timeout", -1),
+        (WorkerOptions, "handover_timeout", "1m"),
+        (WorkerOptions, "coordination", "none"),
+        (WorkerOptions, "strategy", 3),
+        (WorkerOptions, "start", "tomorrow"),
+        (WorkerOptions, "start", None),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused_by_name(kind: Any, field: str, value: object) -> None:

@@ -1,5 +1,7 @@
 """The map of a stream, against a plain look at every shard."""
 
+from collections.abc import Callable
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,3 +35,32 @@ def test_the_upper_halves_route_64_bit_hashes_as_whole_places_do(shards: Shards,
     for value in hashes + near:
         index = sum(bound <= value for bound in bounds) - 1
         assert shard_map.ids[index] == shard_map.shard_at(value << 64)
+
+
+@given(lineages(), st.data())
+def test_a_map_of_the_past_is_followed_one_generation_at_a_time_to_the_map_of_today(
+    shards: Shards, data: st.DataObject
+) -> None:
+    stream = stream_of(shards)
+    by_id = {shard.id: shard for shard in shards}
+    first = sum(not shard.parents for shard in shards)
+    current = ShardMap.as_of(stream, data.draw(st.integers(first, len(shards)).filter(_is_whole(stream))))
+    while shut := [shard for shard in current.ids if not by_id[shard].is_open]:
+        closed = data.draw(st.sampled_from(shut))
+        current = current.past(stream, closed)
+        ranges = [(by_id[shard].begin, by_id[shard].end) for shard in current.ids]
+        assert [begin for begin, _ in ranges] == [0, *(end for _, end in ranges[:-1])]
+        assert ranges[-1][1] == RING_SIZE
+        assert closed not in current.ids
+    assert current == ShardMap.of(stream)
+
+
+def _is_whole(stream: StreamInfo) -> Callable[[int], bool]:
+    """Whether the stream can have had so many shards: the two children of a split come together."""
+    return lambda born: (
+        born == len(stream.shards)
+        or (
+            stream.shards[born].parents == ()
+            or stream.shards[born].parents != stream.shards[born - 1].parents
+        )
+    )

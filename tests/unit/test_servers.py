@@ -1,5 +1,6 @@
 """The servers of `shoal.testing` themselves: tests of a store mean nothing unless these keep their word."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -226,16 +227,24 @@ def test_without(): ...
 """
 
 
+@pytest.mark.parametrize("beside", [[], ["-n", "2"]], ids=["alone", "side by side"])
 def test_the_last_line_of_a_run_names_the_package_that_is_missing_and_the_tests_not_run(
-    tmp_path: Path,
+    tmp_path: Path, beside: list[str]
 ) -> None:
     (tmp_path / "test_fish.py").write_text(NEEDS_SOMETHING_MISSING)
+    earlier = tmp_path / "left out by an earlier run"
+    earlier.write_text("redis-server\ttest_bird.py\n")
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "--rootdir", tmp_path, "-p", "tests.conftest", tmp_path],
+        [sys.executable, "-m", "pytest", *beside, "--rootdir", tmp_path, "-p", "tests.conftest", tmp_path],
         check=True,
         capture_output=True,
         text=True,
         cwd=REPOSITORY,
+        env=os.environ | {"SHOAL_LEFT_OUT": str(earlier)},
     )
     last = run.stdout.splitlines()[-1]
-    assert last == "missing package: mariadb-server; tests that did not run: 2 of test_fish.py"
+    assert last == (
+        "missing package: mariadb-server, redis-server; "
+        "tests that did not run: 1 of test_bird.py, 2 of test_fish.py"
+    )
+    assert earlier.read_text().count("mariadb-server\ttest_fish.py\n") == 2

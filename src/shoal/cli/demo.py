@@ -28,6 +28,7 @@ from shoal.cli.crew import Crew
 from shoal.cli.deploy import deploy
 from shoal.cli.following import read_all
 from shoal.cli.options import AsJson
+from shoal.cli.queueing import CONSUMERS, queue_up
 from shoal.cli.traffic import Traffic, Verdict, verify
 from shoal.core.ring import place
 
@@ -76,7 +77,7 @@ def demo(
 
 
 class _Story:
-    """Nine chapters on one hub."""
+    """Ten chapters on one hub."""
 
     def __init__(self, hub: Hub, screen: Console, pause_s: float) -> None:
         self._hub = hub
@@ -103,6 +104,7 @@ class _Story:
         self._read_and_verify(traffic)
         self._share_in_a_group()
         self._deploy_workers()
+        self._queue_up()
         self._show_arrow()
         self._show_speed()
         self._conclude()
@@ -247,6 +249,25 @@ class _Story:
             f"mended; {done.replayed} replayed. Its neighbours did not wait for it."
         )
         self.is_good = self.is_good and done.repeated == done.missing == 0 and done.dead == done.replayed == 1
+
+    def _queue_up(self) -> None:
+        self._begin("A work queue on the same stream, and screens that see everything")
+        self._code(f'hub.create_group("{_WORK_STREAM}", "jobs", delivery="shared")')
+        self._code("received = consumer.receive(100); consumer.ack(received)   # or release, reject, extend")
+        self._made.append(f"{_WORK_STREAM}.jobs.dead")
+        done = queue_up(self._hub, _WORK_STREAM, "jobs")
+        self._say(
+            f"{CONSUMERS} consumers shared 4 shards record by record: of {done.records:,} records "
+            f"{done.acknowledged:,} were acknowledged once, {done.dead} was rejected into the dead stream. "
+            f"One consumer was never heard of again: its {done.again} records came to others."
+        )
+        self._code(f'hub.create_group("{_WORK_STREAM}", "jobs-screens", delivery="broadcast")')
+        shown = " and ".join(f"{count:,}" for count in done.shown)
+        self._say(
+            f"Two screens saw {shown} records: each all of them, and each went on where it was after it had "
+            "been switched off."
+        )
+        self.is_good = self.is_good and done.is_good
 
     def _show_arrow(self) -> None:
         self._begin("A batch is Arrow columns")

@@ -23,6 +23,7 @@ from shoal.core.describing import GroupInfo, joined_ms
 from shoal.core.errors import GroupInUse
 from shoal.core.group import Coordination, Delivery
 from shoal.core.limits import GROUPS_PER_STREAM, HISTORY_KEPT
+from shoal.core.retry import Policy
 
 groups = typer.Typer(
     help="Create, show, change, reset and delete groups of consumers.", no_args_is_help=False
@@ -30,6 +31,10 @@ groups = typer.Typer(
 
 _TIMEOUT_HELP: Final = "A consumer that is silent for so long is dead: 20s, 1m, or seconds."
 _HANDOVER_HELP: Final = "How long a living owner may take to let go of a shard: 30s, 5m, seconds, or none."
+_VISIBILITY_HELP: Final = "Shared: how long a record is a consumer's alone: 30s, 5m, or seconds."
+_ATTEMPTS_HELP: Final = "Shared: how often a record is handed out before it goes to the dead stream."
+_FAILURE_HELP: Final = "When a worker's processor raises: try again in place, set aside and go on, or stop."
+_UNUSED_HELP: Final = "Broadcast: a position that is not used for so long is dropped: 7d, 12h, or seconds."
 _ORDER: Final = "--in-order/--not-in-order"
 _ORDER_HELP: Final = "A shard is consumed after all its ancestors, so that keys keep their order."
 
@@ -41,13 +46,33 @@ def create(
     *,
     hub: HubUrl = DEFAULT_HUB,
     leases: LeasesUrl = None,
-    in_order: Annotated[bool, typer.Option(_ORDER, help=_ORDER_HELP)] = True,
+    in_order: Annotated[
+        bool | None,
+        typer.Option(_ORDER, help=f"{_ORDER_HELP} The default, unless it is shared.", show_default=False),
+    ] = None,
     timeout: Annotated[str, typer.Option(metavar="TIME", help=_TIMEOUT_HELP)] = "20s",
     handover_timeout: Annotated[str, typer.Option(metavar="TIME", help=_HANDOVER_HELP)] = "none",
     coordination: Annotated[
         Coordination, typer.Option(help="Who decides: the hub, or consumers through a table of leases.")
     ] = Coordination.COORDINATED,
-    delivery: Annotated[Delivery, typer.Option(help="How records are spread.")] = Delivery.EXCLUSIVE,
+    delivery: Annotated[
+        Delivery,
+        typer.Option(
+            help="How records are spread: a shard to one consumer, a record to one of many, all to all."
+        ),
+    ] = Delivery.EXCLUSIVE,
+    failure: Annotated[
+        Policy | None,
+        typer.Option(
+            help=f"{_FAILURE_HELP} Without it, strict if in order, otherwise best_tried.", show_default=False
+        ),
+    ] = None,
+    visibility: Annotated[str | None, typer.Option(metavar="TIME", help=_VISIBILITY_HELP)] = None,
+    max_attempts: Annotated[int | None, typer.Option(metavar="COUNT", help=_ATTEMPTS_HELP)] = None,
+    key_ordered: Annotated[
+        bool, typer.Option("--key-ordered", help="Shared: one record of a key is in flight at a time.")
+    ] = False,
+    unused: Annotated[str | None, typer.Option(metavar="TIME", help=_UNUSED_HELP)] = None,
     strategy: Annotated[
         str, typer.Option(help="How shards are spread: balanced, range, round_robin, spread.")
     ] = "balanced",
@@ -69,7 +94,7 @@ def create(
     ] = GROUPS_PER_STREAM,
     json: AsJson = False,
 ) -> None:
-    """Make a group of consumers that share a stream, each shard with one owner at a time."""
+    """Make a group of consumers that share a stream: by shards, by records (shared), or all of it each."""
     timeout_s = parse_seconds("timeout", timeout)
     handover_s = parse_bound("handover_timeout", handover_timeout)
     begins = parse_position("start", start or ["earliest"], datetime.now(UTC))
@@ -84,6 +109,11 @@ def create(
             delivery=delivery,
             strategy=strategy,
             lease_table=lease_table,
+            failure=failure,
+            visibility=None if visibility is None else parse_seconds("visibility", visibility),
+            max_attempts=max_attempts,
+            key_ordered=key_ordered,
+            unused=None if unused is None else parse_seconds("unused", unused),
             start=begins,
         )
     if json:
@@ -166,6 +196,10 @@ def update(
     in_order: Annotated[bool | None, typer.Option(_ORDER, help=_ORDER_HELP, show_default=False)] = None,
     timeout: Annotated[str | None, typer.Option(metavar="TIME", help=_TIMEOUT_HELP)] = None,
     handover_timeout: Annotated[str | None, typer.Option(metavar="TIME", help=_HANDOVER_HELP)] = None,
+    failure: Annotated[Policy | None, typer.Option(help=_FAILURE_HELP, show_default=False)] = None,
+    visibility: Annotated[str | None, typer.Option(metavar="TIME", help=_VISIBILITY_HELP)] = None,
+    max_attempts: Annotated[int | None, typer.Option(metavar="COUNT", help=_ATTEMPTS_HELP)] = None,
+    unused: Annotated[str | None, typer.Option(metavar="TIME", help=_UNUSED_HELP)] = None,
     json: AsJson = False,
 ) -> None:
     """Change a group's settings, also while it runs; what is not given stays."""
@@ -176,10 +210,17 @@ def update(
         changes["timeout"] = parse_seconds("timeout", timeout)
     if handover_timeout is not None:
         changes["handover_timeout"] = parse_bound("handover_timeout", handover_timeout)
+    for name, value in (("visibility", visibility), ("unused", unused)):
+        if value is not None:
+            changes[name] = parse_seconds(name, value)
+    for name, given in (("failure", failure), ("max_attempts", max_attempts)):
+        if given is not None:
+            changes[name] = given
     if not changes:
         raise typer.BadParameter(
             "give at least one setting to change",
-            param_hint="--in-order, --not-in-order, --timeout or --handover-timeout",
+            param_hint="--in-order, --not-in-order, --timeout, --handover-timeout, --failure, "
+            "--visibility, --max-attempts or --unused",
         )
     with connect(hub, leases=leases) as opened:
         before = opened.describe_group(stream, group).settings
@@ -212,7 +253,7 @@ def delete(
     """Remove a group with its checkpoints. Asks first; where nobody can be asked, --yes is needed."""
     with connect(hub, leases=leases) as opened:
         info = opened.describe_group(stream, group)
-        users = [member.name for member in info.members]
+        users = [member.name for member in info.members] + [one.name for one in info.consumers]
         if not force and not yes:
             if users:  # The hub would say so too, but after the question.
                 raise GroupInUse(group=info.name, consumers=users)

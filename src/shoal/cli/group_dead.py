@@ -7,12 +7,16 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from shoal import connect
 from shoal.cli import output
 from shoal.cli.asking import Yes, confirm
 from shoal.cli.options import DEFAULT_HUB, AsJson, GroupArgument, HubUrl, StreamArgument
 from shoal.core.dead import DeadLetter, chosen
+from shoal.core.group import Delivery
+from shoal.core.names import stream_name
+from shoal.core.retry import Policy
 
 dead = typer.Typer(help="Records that ran out of attempts: list, show, replay, drop.", no_args_is_help=False)
 
@@ -49,8 +53,8 @@ def list_(
             _time(letter.died_ms),
             f"{origin.stream} {origin.shard}@{origin.offset}",
             str(origin.attempts),
-            _text(letter.key),
-            origin.error[:_SHOWN],
+            _shown(letter.key),
+            _shown(origin.error[:_SHOWN]),
         )
     output.screen().print(table)
     if len(letters) > len(shown):
@@ -79,9 +83,9 @@ def show(
         ("sent", _time(origin.timestamp)),
         ("from", f"{origin.stream}, shard {origin.shard}, offset {origin.offset}"),
         ("attempts", origin.attempts),
-        ("error", origin.error),
-        ("key", _text(letter.key)),
-        ("value", _text(letter.value)),
+        ("error", _shown(origin.error)),
+        ("key", _shown(letter.key)),
+        ("value", _shown(letter.value)),
     ):
         typer.echo(f"{name:<9} {value}")
 
@@ -98,7 +102,10 @@ def replay(
     """Give letters back to the group, through its retry stream. Its workers must run best_tried."""
     with connect(hub) as opened:
         letters = opened.replay_dead_letters(stream, group, numbers)
+        settings = opened.service.groups.find(stream_name(stream), group).settings
     _report("replayed", letters, as_json=json)
+    if settings.delivery is Delivery.EXCLUSIVE and settings.policy is not Policy.BEST_TRIED:
+        output.note(f"the group is {settings.policy.value}: only workers that are told best_tried get them")
 
 
 @dead.command()
@@ -152,6 +159,11 @@ def _text(value: object) -> str | None:
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
     return None if value is None else str(value)
+
+
+def _shown(value: object) -> Text:
+    """For people: what is in it acts neither on the terminal nor on the table."""
+    return Text(output.printable(_text(value) or "-"))
 
 
 def _time(at_ms: int) -> str:

@@ -10,15 +10,17 @@ from rich.console import Group as Stack
 from rich.table import Table
 from rich.text import Text
 
+from shoal.cli import group_ownerless
 from shoal.cli.output import age, moment, plain_table, printable
 from shoal.cli.values import Position
-from shoal.core.describing import ELSEWHERE, GroupInfo, changed
-from shoal.core.group import GroupSettings, MemberStatus, Note, ShardState
+from shoal.core.describing import ELSEWHERE, Block, GroupInfo, changed
+from shoal.core.group import Delivery, GroupSettings, MemberStatus, Note, ShardState
 
 _HUES: Final = {
     "stable": "green",
     "moving": "yellow",
     "empty": "dim",
+    "active": "green",
     ShardState.ALREADY_ALLOC: "green",
     ShardState.TRANSFER: "yellow",
     ShardState.NOT_ALLOC: "red",
@@ -45,7 +47,7 @@ def group_list(groups: Sequence[GroupInfo]) -> Table:
             info.stream,
             info.name,
             _hued(info.state),
-            f"{len(info.members):,}",
+            f"{len(info.members) or len(info.consumers) or len(info.positions):,}",
             f"{info.held:,}",
             f"{info.live:,}",
             f"{info.lag:,}",
@@ -55,9 +57,13 @@ def group_list(groups: Sequence[GroupInfo]) -> Table:
 
 
 def group_view(info: GroupInfo, joined: Mapping[str, int], now_ms: int) -> Stack:
-    """A group with its settings, members and shards."""
+    """A group with its settings, members and shards; one without owners with what it has instead."""
     members = [member_table(info, joined, now_ms)] if info.members else []
-    return Stack(_heading(info), *members, shard_table(info, now_ms), *map(Text, waiting_lines(info)))
+    tables = group_ownerless.tables(info)
+    if not tables:
+        tables = [shard_table(info, now_ms)]
+    lines = [*waiting_lines(info), *blocked_lines(info, now_ms)]
+    return Stack(_heading(info), *members, *tables, *map(Text, lines))
 
 
 def _heading(info: GroupInfo) -> Text:
@@ -66,7 +72,7 @@ def _heading(info: GroupInfo) -> Text:
         (f"{info.name}", "bold"),
         f" of {info.stream}  ",
         _hued(info.state),
-        f"  {_count(len(info.members), 'member')}, {info.held} of {_count(info.live, 'shard')} held"
+        f"  {group_ownerless.holding(info) or _holding(info)}"
         + (f", {over} over" if over else "")
         + f", {_count(info.lag, 'record')} to come"
         + (f", {span(info.lag_s)} behind" if info.lag else "")
@@ -75,13 +81,20 @@ def _heading(info: GroupInfo) -> Text:
     )
 
 
+def _holding(info: GroupInfo) -> str:
+    return f"{_count(len(info.members), 'member')}, {info.held} of {_count(info.live, 'shard')} held"
+
+
 def settings_line(settings: GroupSettings) -> str:
     """A group's settings in a sentence."""
+    if settings.delivery is not Delivery.EXCLUSIVE:
+        return group_ownerless.settings_line(settings)
     table = f" in table {settings.lease_table}" if settings.lease_table else ""
     return (
         f"{'in order' if settings.in_order else 'not in order'}, {settings.coordination.value}{table}, "
         f"{settings.delivery.value}, strategy {settings.strategy}, timeout {age(settings.timeout_ms)}, "
-        f"hand-over timeout {_setting(settings.handover_timeout_ms)}"
+        f"hand-over timeout {_setting('handover_timeout_ms', settings.handover_timeout_ms)}, "
+        f"failure {settings.policy.value}"
     )
 
 
@@ -134,10 +147,20 @@ def waiting_lines(info: GroupInfo) -> list[str]:
     ]
 
 
+def blocked_lines(info: GroupInfo, now_ms: int) -> list[str]:
+    """What holds shards up, as their owners say."""
+    return [
+        f"shard {shard.id} has been blocked for {span(max(0, now_ms - block.since_ms) / 1000)}, "
+        f"{_count(block.attempts, 'attempt')}: {printable(block.error)}"
+        for shard in info.shards
+        if (block := shard.blocked) is not None
+    ]
+
+
 def changes_text(old: GroupSettings, new: GroupSettings) -> str:
     """What an update changed, with both values."""
     lines = [
-        f"{name.removesuffix('_ms')} {_setting(getattr(old, name))} → {_setting(getattr(new, name))}"
+        f"{name.removesuffix('_ms')} {' → '.join(_setting(name, getattr(one, name)) for one in (old, new))}"
         for name in changed(old, new)
     ]
     return ", ".join(lines) or "nothing changed, it was so already"
@@ -211,10 +234,19 @@ def group_json(info: GroupInfo, joined: Mapping[str, int]) -> dict[str, Any]:
                 "lag_s": shard.lag_s,
                 "since": shard.since_ms,
                 "waiting_for": shard.waiting_for or None,
+                "blocked": _block_json(shard.blocked),
+                **group_ownerless.shard_json(info.settings, shard),
             }
             for shard in info.shards
         ],
+        **group_ownerless.consumers_json(info),
     }
+
+
+def _block_json(block: Block | None) -> dict[str, Any] | None:
+    if block is None:
+        return None
+    return {"error": block.error, "attempts": block.attempts, "since": block.since_ms}
 
 
 def settings_json(settings: GroupSettings) -> dict[str, Any]:
@@ -227,6 +259,11 @@ def settings_json(settings: GroupSettings) -> dict[str, Any]:
         "delivery": settings.delivery.value,
         "strategy": settings.strategy,
         "lease_table": settings.lease_table,
+        "failure": settings.failure,
+        "visibility_ms": settings.visibility_ms,
+        "max_attempts": settings.max_attempts,
+        "key_ordered": settings.key_ordered,
+        "unused_ms": settings.unused_ms,
     }
 
 
@@ -285,11 +322,15 @@ def _behind(lag: int, lag_s: float) -> str:
     return span(lag_s) if lag else "-"
 
 
-def _setting(value: object) -> str:
-    """Yes, no, none, or a duration in milliseconds."""
+def _setting(name: str, value: object) -> str:
+    """Yes, no, none, a word, a count, or a duration in milliseconds."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return age(value) if isinstance(value, int) else str(value if value is not None else "none")
+    if isinstance(value, int) and name.endswith("_ms"):
+        return age(value)
+    if value is None:
+        return "by order" if name == "failure" else "none"
+    return str(value)
 
 
 def _count(number: int, noun: str) -> str:

@@ -56,7 +56,7 @@ class Aside:
 
     def see_retry(self) -> None:
         """Make the retry stream, if it is not there."""
-        self._see(self.retry, len(self._rules.delays_s))
+        self._see(self.retry, self._tiers)
 
     def put(self, batch: Batch, offset: int, failure: Failure) -> bool:
         """Set a record of a batch aside, durably. True: into the dead stream; that was its last attempt."""
@@ -73,13 +73,18 @@ class Aside:
         )
         tier = self._rules.tier(attempts)
         where = self.dead if tier is None else self.retry
-        shards = self._see(where, 1 if tier is None else len(self._rules.delays_s))
+        shards = self._see(where, 1 if tier is None else self._tiers)
         headers = {**own_headers(record.headers), **origin.headers()}
         # Its delay counts from now; when it was sent at first, the headers say.
         fresh = Record(0, time.time_ns() // 1_000_000, record.key, record.value, headers)
         # A retry stream that was made for fewer delays has no shard for the last of these.
         self._hub.append(str(where), min(tier or 0, shards - 1), [fresh])
         return tier is None
+
+    @property
+    def _tiers(self) -> int:
+        """Delays, each with a shard of its own. Without any, what is replayed still needs one."""
+        return max(1, len(self._rules.delays_s))
 
     def _see(self, name: StreamName, shards: int) -> int:
         """Make the stream if it is not there; how many shards it has."""

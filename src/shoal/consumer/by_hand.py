@@ -15,6 +15,7 @@ from typing import Final, Self
 
 from shoal.core.checkpoint import last_positions, whole_positions
 from shoal.core.errors import GroupInUse, InvalidInput, NotOwner, ShoalError, UnknownGroup
+from shoal.core.group import Delivery, check_delivery
 from shoal.core.holding import Lease
 from shoal.core.model import ShardId, StreamName
 from shoal.core.positions import Start, StartKind
@@ -90,6 +91,10 @@ class ByHand:
         news = {int(shard): int(at) for shard, at in positions.items() if at != self._saved.get(shard)}
         if not news or not self.group:
             return
+        # Without owners, a rewind would end holds, or move the positions of others.
+        check_delivery(
+            self._service.groups.find(self.stream, self.group), str(self.stream), Delivery.EXCLUSIVE
+        )
         info = self._service.groups.describe(self.stream, self.group)
         if info.settings.in_order:
             raise InvalidInput(

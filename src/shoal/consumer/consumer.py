@@ -22,7 +22,7 @@ from shoal.consumer.offsets import FIRST, NEXT, Offsets
 from shoal.consumer.polling import Committed, Polling
 from shoal.consumer.statistics import WorkerStats
 from shoal.consumer.steps import Answer, Steps, driven
-from shoal.core.checking import is_number
+from shoal.core.checking import is_instance_of, is_number
 from shoal.core.errors import ConsumerClosed, InvalidInput, WokenUp
 from shoal.core.limits import DURATION_S_MAX
 from shoal.core.polling import StreamShard
@@ -220,6 +220,8 @@ class Consumer:
 
 def made_options(options: ConsumerOptions | None, changes: Mapping[str, Any]) -> ConsumerOptions:
     """The options with what was given by keyword."""
+    if not is_instance_of(options, (ConsumerOptions, type(None))):
+        raise InvalidInput("options", options, "ConsumerOptions(…), or its fields by keyword")
     try:
         return replace(options or ConsumerOptions(), **changes)
     except TypeError as error:

@@ -69,6 +69,7 @@ class ConsumerOptions:
             is_left_out = value is None and name == "max_poll_interval"
             if not is_left_out and not (is_number(value) and 0 < value <= DURATION_S_MAX):
                 raise InvalidInput(name, value, f"seconds, above 0 and up to {DURATION_S_MAX:g}")
+        self.as_worker(is_several=False)  # Which checks the others.
 
     def as_worker(self, *, is_several: bool, in_order: bool | None = None) -> WorkerOptions:
         """The same, as the runtime of one stream is told. `is_several`: it is one of several streams."""

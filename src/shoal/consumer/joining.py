@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Protocol
 
 from shoal.consumer.membership import Listener, Membership
 from shoal.consumer.options import WorkerOptions
-from shoal.core.errors import GroupExists, UnknownGroup
+from shoal.core.errors import GroupExists, InvalidInput, UnknownGroup
 from shoal.core.group import GroupSettings
+from shoal.core.model import StreamName
 from shoal.core.names import stream_name
 from shoal.ports import HubService
 
@@ -34,6 +35,7 @@ class HubCalls(Protocol):
         handover_timeout: float | None = ...,
         coordination: str = ...,
         strategy: str = ...,
+        failure: str | None = ...,
         start: str | datetime | Mapping[int, int] = ...,
     ) -> object: ...
     def append(self, stream: str, shard: int, records: Sequence[Any]) -> object: ...
@@ -46,6 +48,13 @@ class HubCalls(Protocol):
         heartbeat_interval: float | None = None,
         listener: Listener | None = None,
     ) -> Membership: ...
+
+
+def checked_hub(hub: HubCalls) -> HubCalls:
+    """Refuse what is no hub."""
+    if not all(callable(getattr(hub, name, None)) for name in ("join_group", "create_group", "append")):
+        raise InvalidInput("hub", hub, "a hub; make one with shoal.connect(url)")
+    return hub
 
 
 def see_group(hub: HubCalls, stream: str, group: str, options: WorkerOptions) -> GroupSettings:
@@ -65,6 +74,7 @@ def see_group(hub: HubCalls, stream: str, group: str, options: WorkerOptions) ->
                 handover_timeout=options.handover_timeout,
                 coordination=options.coordination,
                 strategy=options.strategy,
+                failure=None if options.failure is None else options.failure.policy,
                 start=options.start,
             )
     return groups.find(stream_name(stream), group).settings
@@ -73,6 +83,15 @@ def see_group(hub: HubCalls, stream: str, group: str, options: WorkerOptions) ->
 def as_retry(options: WorkerOptions) -> WorkerOptions:
     """The same for the group of a retry stream, which is the worker's own to make."""
     return replace(options, create_group=True, in_order=False, start="earliest")
+
+
+@contextmanager
+def missed_by_name(stream: StreamName, group: str) -> Iterator[None]:
+    """A group that is asked for by its number and is gone is missed under the name that the user knows."""
+    try:
+        yield
+    except UnknownGroup as error:
+        raise UnknownGroup(stream=str(stream), group=group) from error
 
 
 def own_name() -> str:

@@ -57,11 +57,11 @@ class Offsets:
         """What is on its way arrives."""
         if self._errands is not None:
             yield Errand(self._errands.join)
-        yield from self._polling.tell()
 
     def _declare(self, offsets: Mapping[object, int] | None) -> Places:
         """All that polls returned, or what is given: all of it, or none and an error."""
         polling = self._polling
+        polling.check_open()
         if polling.group is None:
             raise InvalidInput("group", None, "without a group there is nowhere to commit to; keep positions")
         if offsets is None:
@@ -69,7 +69,7 @@ class Offsets:
         else:
             if not isinstance(offsets, Mapping):
                 raise InvalidInput("offsets", offsets, "offsets by shard: {(stream, shard): offset}")
-            places = {polling.place(given): whole_checkpoint(at) for given, at in offsets.items()}
+            places = {polling.place(given): _done_below(at) for given, at in offsets.items()}
         held = {place: polling.held(place) for place in places}  # Before anything is declared.
         for place, offset in places.items():
             held[place].check(offset)
@@ -97,10 +97,12 @@ class Offsets:
 
     def position(self, given: object) -> int:
         """What the next poll returns first of this shard."""
+        self._polling.check_open()
         return self._polling.held(self._polling.place(given)).position
 
     def seek(self, given: object, to: int | Callable[[Shard], int]) -> Steps[None]:
         """Go on elsewhere, within what the log keeps. `to`: an offset, or what makes one of the shard."""
+        self._polling.check_open()
         place = self._polling.place(given)
         held = self._polling.held(place)
         name = stream_name(place.stream)
@@ -113,7 +115,8 @@ class Offsets:
     def pause(self, shards: Iterable[object] | None, *, is_paused: bool) -> None:
         """Return nothing of these until they are resumed; None: of all."""
         polling = self._polling
-        places = polling.shards if shards is None else [polling.place(given) for given in shards]
+        polling.check_open()
+        places = polling.places(shards)
         held = [polling.held(place) for place in places]
         for place, one in zip(places, held, strict=True):
             one.pause(is_paused=is_paused)
@@ -147,7 +150,7 @@ class Offsets:
     ) -> Steps[dict[StreamShard, int]]:
         """Of each shard its first offset, or its next; None: of all that it has."""
         polling = self._polling
-        places = polling.shards if shards is None else [polling.place(given) for given in shards]
+        places = polling.places(shards)
         found = {}
         for name in dict.fromkeys(place.stream for place in places):
             stream = yield Errand(partial(polling.hub.service.describe_stream, stream_name(name)))
@@ -168,6 +171,12 @@ class Offsets:
                 partial(self._polling.hub.service.offset_at, name, place.shard, time_ms)
             )
         return found
+
+
+def _done_below(offset: object) -> int:
+    if (whole := whole_checkpoint(offset)) < 0:
+        raise InvalidInput("offset", offset, "an offset is an int from 0 on")
+    return whole
 
 
 def _log_failure(error: BaseException) -> None:

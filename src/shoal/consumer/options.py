@@ -10,7 +10,9 @@ from typing import Literal
 
 from shoal.core.checking import is_number, is_whole
 from shoal.core.errors import InvalidInput
+from shoal.core.group import Coordination, handover_timeout_ms, timeout_ms
 from shoal.core.limits import DURATION_S_MAX, LANES_MAX
+from shoal.core.names import checked_name
 from shoal.core.retry import FailureRules
 
 
@@ -51,10 +53,13 @@ class WorkerOptions:
     fetch_bytes: int = 8_000_000
     """At most, of one shard, in one read."""
     fetch_records: int = 1_000_000
+    fetch_interval: float | None = None
+    """A shard of which all was read is read again after so long at the earliest: fewer, larger batches.
+    None: as soon as there is something."""
     ahead_bytes: int = 64_000_000
     """What all shards together may have fetched and not yet finished."""
     fetchers: int = 2
-    """Threads that read from the hub."""
+    """Reads of the hub that are under way at once."""
     batch_records: int = 1_000_000
     """At most, handed to `process` at once."""
     persist_interval: float = 60.0
@@ -77,11 +82,11 @@ class WorkerOptions:
     log_interval: float | None = 60.0
     """How often a line with its figures is logged, at INFO. None: never."""
     failure: FailureRules | None = None
-    """None: as the group says, with the usual figures."""
+    """None: as the group says, with the usual figures; so does one that names no policy."""
     outages: tuple[type[BaseException], ...] = (ConnectionError, TimeoutError)
     """Errors that mean the sink is out, and no record is to blame."""
     create_group: bool = True
-    """Make the group if there is none, as these say:"""
+    """Make the group if there is none, with the policy of `failure` and as these say:"""
     start: str | datetime | Mapping[int, int] = "earliest"
     in_order: bool = True
     timeout: float = 20.0
@@ -100,6 +105,7 @@ class WorkerOptions:
             self._check_duration(name, getattr(self, name))
         for name in (
             "heartbeat_interval",
+            "fetch_interval",
             "process_timeout",
             "call_when_idle",
             "lag_interval",
@@ -108,6 +114,7 @@ class WorkerOptions:
             if getattr(self, name) is not None:
                 self._check_duration(name, getattr(self, name))
         self._check_truths()
+        self._check_group()
         if not is_whole(self.parallelism) or not 1 <= self.parallelism <= LANES_MAX:
             raise InvalidInput("parallelism", self.parallelism, f"from 1 to {LANES_MAX} lanes")
         for name, kind in (("on_stuck", OnStuck), ("on_expired", OnExpired), ("lanes", Lanes)):
@@ -130,6 +137,19 @@ class WorkerOptions:
         for name in ("create_group", "in_order"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidInput(name, getattr(self, name), "True or False")
+
+    def _check_group(self) -> None:
+        """Also where the group is there already: what makes no sense is nowhere taken for good."""
+        timeout_ms("timeout", self.timeout)
+        handover_timeout_ms(self.handover_timeout)
+        checked_name("strategy", self.strategy)
+        if self.coordination not in list(Coordination):
+            raise InvalidInput("coordination", self.coordination, f"one of {', '.join(Coordination)}")
+        start: object = self.start
+        if not isinstance(start, datetime | Mapping) and start not in ("earliest", "latest"):
+            raise InvalidInput(
+                "start", start, "'earliest', 'latest', a datetime with a time zone, or {shard: offset}"
+            )
 
     def _check_processes(self, count: object) -> None:
         if count is None:

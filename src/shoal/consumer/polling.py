@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final
 
@@ -25,7 +25,7 @@ from shoal.consumer.by_hand import committed_by_hand
 from shoal.consumer.consumer_options import ConsumerOptions
 from shoal.consumer.desk import RETRY_S, Desk, Notice, Offer
 from shoal.consumer.held import Held
-from shoal.consumer.joining import HubCalls, own_name, see_group
+from shoal.consumer.joining import HubCalls, checked_hub, own_name, see_group
 from shoal.consumer.membership import boot_ms
 from shoal.consumer.reader import Reader
 from shoal.consumer.statistics import WorkerStats
@@ -49,7 +49,14 @@ from shoal.core.errors import (
 from shoal.core.lineage import find_shard
 from shoal.core.model import ShardId, StreamName
 from shoal.core.names import checked_name, stream_name
-from shoal.core.polling import StreamShard, Subscription, is_too_late, place_of, subscription_of
+from shoal.core.polling import (
+    StreamShard,
+    Subscription,
+    check_listener,
+    is_too_late,
+    place_of,
+    subscription_of,
+)
 from shoal.core.tasks import Failure
 from shoal.wire.batch import Batch
 from shoal.wire.delivered import Decoding
@@ -76,7 +83,7 @@ class Polling:
         decides: bool,
     ) -> None:
         """`decides`: who polls may also do what little follows, as it may wait."""
-        self.hub, self.options, self.desk = hub, options, desk
+        self.hub, self.options, self.desk = checked_hub(hub), options, desk
         self.group = None if group is None else checked_name("group", group)
         self.name = own_name() if name is None else checked_name("consumer", name)
         self.readers: dict[str, Reader] = {}
@@ -180,6 +187,7 @@ class Polling:
     def _come_back(self, *, is_done: bool) -> None:
         """The user is done with what it had in its hands, or at least has it no more."""
         offers, self._in_hand = self._in_hand, []
+        self._stay_at_unread(offer for offer in offers if offer.place not in self.sought)
         sought, self.sought = self.sought - {offer.place for offer in offers}, set()
         if is_done:
             self._declare([offer.place for offer in offers if not offer.is_cut])
@@ -189,6 +197,13 @@ class Polling:
         for offer in offers:
             took_ns = time.perf_counter_ns() - offer.taken_ns
             offer.ended(Came(took_ns=took_ns, is_postponed=offer.is_cut, may_decide=self._decides))
+
+    def _stay_at_unread(self, offers: Iterable[Offer]) -> None:
+        """What could not be deserialized was given to nobody, nor was what comes after it: it comes again."""
+        for offer in offers:
+            if offer.batch is not None and offer.batch.unread is not None and not offer.is_cut:
+                with suppress(LeaseLost):
+                    offer.held.seek(offer.batch.unread)
 
     def _declare(self, places: Iterable[StreamShard]) -> None:
         """All before the position: not all that was returned last, as it may have sought back since."""
@@ -234,6 +249,7 @@ class Polling:
         wanted = subscription_of(streams, pattern)
         if self.group is None:
             raise InvalidInput("group", None, "a group shares the streams; for none, assign() shards by hand")
+        check_listener(listener)
         with self._alone("subscribe"):
             if self._is_by_hand:
                 raise InvalidInput("subscription", wanted, "shards are assigned by hand; unsubscribe() first")
@@ -245,8 +261,8 @@ class Polling:
             keep = {str(name) for name in wanted.names}
             if wanted.pattern is not None:
                 keep = {name for name in self.readers if wanted.wanted([stream_name(name)])}
-            yield from self._end([reader for name, reader in self.readers.items() if name not in keep])
             self._look_at_s = 0.0
+            yield from self._end([reader for name, reader in self.readers.items() if name not in keep])
             yield from self._follow(is_first=True)
 
     def assign(self, shards: Sequence[object]) -> Steps[None]:
@@ -292,7 +308,9 @@ class Polling:
         if committed is not None:
             return {n: committed.get(n, shard.first_offset) for n, shard in found.items()}
         if reset == "none":
-            raise UnknownGroup(stream=str(name), group=self.group or "none")
+            if self.group is None:
+                raise InvalidInput("auto_offset_reset", reset, _NOWHERE)
+            raise UnknownGroup(stream=str(name), group=self.group)
         is_latest = reset == "latest"
         return {n: shard.next_offset if is_latest else shard.first_offset for n, shard in found.items()}
 
@@ -300,8 +318,8 @@ class Polling:
         """See Consumer."""
         with self._alone("unsubscribe"):
             self._come_back(is_done=self.options.auto_commit)
-            yield from self._end(list(self.readers.values()))
             self._subscription, self._is_by_hand = None, False
+            yield from self._end(list(self.readers.values()))
 
     def _follow(self, *, is_first: bool = False) -> Steps[None]:
         """See to streams that ended, and, when it is time, to those that are new."""
@@ -355,7 +373,9 @@ class Polling:
         alike = [reader]
         if isinstance(error, PollTooLate):
             alike = [one for one in self.readers.values() if isinstance(one.runtime.error, PollTooLate)]
-        yield from self._wait_until_over(alike, self.options.close_timeout)
+        raised = yield from self._wait_until_over(alike, self.options.close_timeout)
+        if raised is not None:
+            raise raised  # The next poll tells the rest.
         self._forget(alike)
         self._look_at_s = 0.0
         if isinstance(error, NameTaken | ConsumerClosed):
@@ -372,24 +392,35 @@ class Polling:
         """Hand these over."""
         for reader in readers:
             reader.runtime.stop(self.options.close_timeout)
-        yield from self._wait_until_over(readers, self.options.close_timeout)
+        raised = yield from self._wait_until_over(readers, self.options.close_timeout)
         self._forget(readers)
+        if raised is not None:
+            raise raised
 
     def _forget(self, readers: Sequence[Reader]) -> None:
         self._past = WorkerStats.sum([self._past, *(reader.runtime.stats for reader in readers)])
         for reader in readers:
             self.readers.pop(reader.name, None)
 
-    def _wait_until_over(self, readers: Sequence[Reader], timeout_s: float) -> Steps[None]:
-        """The listener is told what it must be told meanwhile."""
+    def _wait_until_over(self, readers: Sequence[Reader], timeout_s: float) -> Steps[Exception | None]:
+        """The listener is told what it must be told meanwhile; what it raised first.
+
+        Whatever that is, the others are handed over all the same: nobody would come to do it later.
+        """
         until_s = time.monotonic() + timeout_s + _LEAVE_S
+        first: Exception | None = None
         while True:
             self.desk.look()
-            yield from self.tell()
+            is_all_told = True
+            try:
+                yield from self.tell()
+            except Exception as error:  # noqa: BLE001 - around user code; the caller raises it
+                first, is_all_told = first or error, False
             left_s = until_s - time.monotonic()
-            if all(reader.is_over for reader in readers) or left_s <= 0:
-                return
-            yield Rest(left_s)
+            if left_s <= 0 or (is_all_told and all(reader.is_over for reader in readers)):
+                return first
+            if is_all_told:
+                yield Rest(left_s)
 
     # --- The end. ------------------------------------------------------------------------------------
 
@@ -409,8 +440,10 @@ class Polling:
             readers = list(self.readers.values())
             for reader in readers:
                 reader.runtime.stop(max(0.0, until_s - time.monotonic()))
-            yield from self._wait_until_over(readers, max(0.0, until_s - time.monotonic()))
+            raised = yield from self._wait_until_over(readers, max(0.0, until_s - time.monotonic()))
             self._forget(readers)
+            if raised is not None:
+                raise raised
         finally:
             self._busy.release()
 
@@ -418,7 +451,7 @@ class Polling:
     def _alone(self, doing: str) -> Iterator[None]:
         """One at a time: who comes second is refused, and changes nothing."""
         if self._process != os.getpid():
-            raise ConsumerClosed("it belongs to the process that made it, and this is a fork of it")
+            raise ConsumerClosed(_FORKED)
         if self._fatal is not None:
             raise self._fatal
         if not self._busy.acquire(blocking=False):
@@ -442,15 +475,30 @@ class Polling:
         """What it has done so far."""
         return WorkerStats.sum([self._past, *(reader.runtime.stats for reader in self.readers.values())])
 
+    def check_open(self) -> None:
+        """Refuse what can do nothing any more. While it closes, the listener may still commit."""
+        if self._process != os.getpid():
+            raise ConsumerClosed(_FORKED)
+        if self._fatal is not None and not self.readers:
+            raise self._fatal
+
     def place(self, given: object) -> StreamShard:
         """A shard as the user names it."""
         return place_of(given, list(self.readers))
+
+    def places(self, given: object) -> list[StreamShard]:
+        """Shards as the user names them; None: all that it has."""
+        if given is None:
+            return self.shards
+        if isinstance(given, str | bytes | StreamShard) or not isinstance(given, Iterable):
+            raise InvalidInput("shards", given, "a list of (stream, shard), or None for all that it has")
+        return [self.place(one) for one in given]
 
     def reader(self, place: StreamShard) -> Reader:
         """Of a shard's stream."""
         found = self.readers.get(place.stream)
         if found is None:
-            raise NotOwner(shard=place.shard, consumer=self.name, owner=None)
+            raise NotOwner(shard=place.shard, consumer=self.name, owner=None, stream=place.stream)
         return found
 
     def held(self, place: StreamShard) -> Held:
@@ -480,6 +528,8 @@ def _is_program_ending() -> bool:
     return all(one.name.startswith("shoal-") for one in others)
 
 
+_FORKED: Final = "it belongs to the process that made it, and this is a fork of it"
+_NOWHERE: Final = "without a group no position is kept; name a group, or say earliest or latest, and seek()"
 _PAUSE_S: Final = 60.0
 """Nothing is looked for so rarely; who waits without a bound is rung."""
 _BUSY_S: Final = 0.005

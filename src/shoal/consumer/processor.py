@@ -90,6 +90,8 @@ def factory_of(given: object) -> Factory:
         raise InvalidInput("processor", given, "a Processor class, a factory of one, or a function")
     if inspect.iscoroutinefunction(given):
         raise InvalidInput("processor", given, "an async function is not run; give a plain one")
+    if isinstance(given, type) and (lacking := lacks(given)):
+        raise InvalidInput("processor", given, lacking)
     wanted = _parameters(given)
     if wanted == _OF_FUNCTION and not isinstance(given, type):
         return processor(given)
@@ -102,6 +104,18 @@ def factory_of(given: object) -> Factory:
     return CheckedFactory(given)
 
 
+def lacks(kind: type) -> str:
+    """What a class would need to be a processor's; nothing, if it is one."""
+    missing = [name for name in _METHODS if not callable(getattr(kind, name, None))]
+    if missing:
+        return f"its class has no {' and no '.join(missing)}; a processor has {', '.join(_METHODS)}"
+    if getattr(kind, "process", None) is Processor.process:
+        return "it does not override process(batch, checkpointer)"
+    if any(inspect.iscoroutinefunction(getattr(kind, name)) for name in _METHODS):
+        return "its methods are coroutines, which are not run here; see AsyncWorker"
+    return ""
+
+
 class CheckedFactory:
     """Makes what the user's factory makes, if that is a processor."""
 
@@ -110,7 +124,7 @@ class CheckedFactory:
 
     def __call__(self) -> Processor:
         made = self._make()
-        if not all(callable(getattr(made, name, None)) for name in ("initialize", "process", "shutdown")):
+        if not all(callable(getattr(made, name, None)) for name in _METHODS):
             raise InvalidInput("processor", made, "it has no initialize, process and shutdown")
         return made  # type: ignore[return-value]  # it need not inherit, only be one
 
@@ -133,4 +147,5 @@ def _parameters(given: Callable[..., object]) -> int:
     return sum(one.kind in kinds and one.default is inspect.Parameter.empty for one in parameters)
 
 
+_METHODS = ("initialize", "process", "shutdown")
 _OF_FUNCTION = 2

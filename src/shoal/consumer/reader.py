@@ -97,7 +97,7 @@ class Reader:
         """A shard that it holds."""
         found = self.runtime.held.get(ShardId(shard))
         if found is None:
-            raise NotOwner(shard=shard, consumer=self.member.name, owner=None)
+            raise NotOwner(shard=shard, consumer=self.member.name, owner=None, stream=self.name)
         return found
 
     def persist(self, shards: Sequence[int]) -> None:

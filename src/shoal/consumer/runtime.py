@@ -587,6 +587,7 @@ def _crew_rules(
         process_timeout_ms=in_ms(options.process_timeout),
         is_stuck_released=options.on_stuck is OnStuck.RELEASE,
         is_expired_skipped=options.on_expired is not OnExpired.STOP,
+        fetch_interval_ms=in_ms(options.fetch_interval),
         idle_ms=in_ms(options.call_when_idle),
         limits=targets,
         shown=shown,

@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 from shoal.consumer.aside import Aside, retry_due_ms
 from shoal.consumer.figures import Lag, WorkerFigures, shard_lag
 from shoal.consumer.held import Hosting, InThreads
-from shoal.consumer.joining import HubCalls, as_retry, own_name, see_group
+from shoal.consumer.joining import HubCalls, as_retry, checked_hub, own_name, see_group
 from shoal.consumer.lane_pool import LanePool
 from shoal.consumer.membership import Membership
 from shoal.consumer.options import Lanes, WorkerOptions
@@ -75,7 +75,7 @@ class Worker:
             self.options = replace(options or WorkerOptions(), **changes)
         except TypeError as error:
             raise InvalidInput("options", sorted(changes), f"{error}; see WorkerOptions") from error
-        self._hub = hub
+        self._hub = checked_hub(hub)
         self._pool: LanePool | None = None
         if hosting is None:
             hosting = self._host(factory_of(processor))
@@ -136,7 +136,7 @@ class Worker:
         options = self.options
         stream = self._hub.service.describe_stream(self._stream)
         settings = see_group(self._hub, str(self._stream), self.group, options)
-        self._rules = options.failure or FailureRules(policy=settings.policy)
+        self._rules = (options.failure or FailureRules()).of_group(settings.policy)
         aside = None
         if self._rules.policy is Policy.BEST_TRIED:
             aside = Aside(self._hub, stream, self.group, self._rules)
@@ -145,7 +145,7 @@ class Worker:
             targets = {shard.id: shard.next_offset for shard in stream.shards}
             ask = Drainer(self._hub.service, self._stream, self.group, targets, self.name).drained
         self._begin(str(self._stream), settings, aside=aside, targets=targets, drained=ask)
-        if aside is not None and self._rules.max_attempts > 1:
+        if aside is not None:  # Even if nothing is tried again: dead letters are replayed through it.
             aside.see_retry()
             settings = see_group(self._hub, str(aside.retry), self.group, as_retry(options))
             self._begin(str(aside.retry), settings, aside=aside, due_ms=partial(retry_due_ms, self._rules))
@@ -215,8 +215,8 @@ class Worker:
             raise self.error
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it has ended; False after the timeout."""
-        return not self._runtimes or self._is_over.wait(timeout)
+        """Wait until it has ended; False after the timeout. In a forked child nothing of it runs."""
+        return not self.is_running or self._is_over.wait(timeout)
 
     def run(self) -> None:
         """Work until SIGTERM, Ctrl-C or `stop()`, or until all is drained; then hand everything over."""
@@ -267,8 +267,8 @@ class Worker:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has been started and has not ended."""
-        return bool(self._runtimes) and not self._is_over.is_set()
+        """Whether it has been started, in this process, and has not ended."""
+        return self._process == os.getpid() and bool(self._runtimes) and not self._is_over.is_set()
 
     @property
     def seats(self) -> list[tuple[int, str]]:

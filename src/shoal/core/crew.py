@@ -76,6 +76,8 @@ class CrewRules:
     is_stuck_released: bool = False
     is_expired_skipped: bool = False
     """What retention has removed is skipped, and counted; otherwise it is waited for."""
+    fetch_interval_ms: int | None = None
+    """A shard of which all was read is read again after so long at the earliest."""
     idle_ms: int | None = None
     """User code is told when there was nothing new for so long."""
     limits: Mapping[ShardId, int] | None = None
@@ -294,7 +296,7 @@ class Crew:
             tenure.got_again(wanted.lane, pieces[wanted.lane], next_offset)
             return
         if is_tail and not is_end:
-            tenure.came_to_tail(now_ms)
+            tenure.came_to_tail(now_ms, self._rules.fetch_interval_ms)
         tenure.got(pieces, next_offset, is_end=is_end)
 
     def not_found(

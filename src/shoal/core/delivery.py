@@ -189,9 +189,14 @@ class Tenure:
         """What is wanted is being fetched."""
         self.is_fetching, self._has_moved = True, False
 
-    def came_to_tail(self, now_ms: int) -> None:
-        """There is nothing more. What came between the read and the waiting has been told of already."""
+    def came_to_tail(self, now_ms: int, interval_ms: int | None = None) -> None:
+        """There is nothing more. What came between the read and the waiting has been told of already.
+
+        `interval_ms`: it is not read again before.
+        """
         self.is_idle, self.idle_ms = not self._has_moved, now_ms
+        if interval_ms is not None:
+            self.fetch_due_ms = now_ms + interval_ms
 
     def moved(self) -> None:
         """There is something new."""

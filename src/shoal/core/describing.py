@@ -17,6 +17,7 @@ from shoal.core.group import (
     ShardState,
 )
 from shoal.core.lineage import ancestors
+from shoal.core.listening import PositionInfo
 from shoal.core.model import ShardId, StreamInfo
 
 
@@ -68,6 +69,25 @@ class GroupShard:
     """What has to happen before it can go on; empty if nothing."""
     blocked: Block | None = None
     """Why its owner stands still, if it does."""
+    in_flight: int = 0
+    """Of a shared group: records that consumers have received and not settled."""
+    gaps: int = 0
+    """Of a shared group: runs of records that are not settled, with settled or new ones between them."""
+    acknowledged: int = 0
+    dead: int = 0
+    """Of a shared group: records that went to the dead stream."""
+    lost: int = 0
+    """Of a shared group: records that retention took before anyone had settled them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerInfo:
+    """A consumer of a shared group that has records in hand."""
+
+    name: str
+    in_flight: int
+    ends_ms: int
+    """How long until the first of them come back, unless it settles or extends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +97,8 @@ class GroupInfo:
     stream: str
     name: str
     state: str
-    """`empty` without members, `moving` while a shard changes hands, otherwise `stable`.
+    """`empty` without members, `moving` while a shard changes hands, otherwise `stable`; of a shared group,
+    `active` while records are in flight; of a broadcast group, `active` while it has positions.
 
     `elsewhere`, in a list of groups: a leased group whose rows are in a lease database that this hub was not
     told of. It shows no members and no shards.
@@ -87,7 +108,14 @@ class GroupInfo:
     members: tuple[MemberInfo, ...]
     shards: tuple[GroupShard, ...]
     lag: int
+    """Records still to come; of a shared group, not settled yet; of a broadcast group, of who is last."""
     created_ms: int
+    consumers: tuple[ConsumerInfo, ...] = ()
+    """Of a shared group: who has records in hand."""
+    positions: tuple[PositionInfo, ...] = ()
+    """Of a broadcast group: its consumers' positions, by name."""
+    dropped: tuple[str, ...] = ()
+    """Of a broadcast group: positions that were dropped, oldest first, as far as the history goes back."""
 
     @property
     def in_order(self) -> bool:

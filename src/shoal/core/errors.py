@@ -113,6 +113,17 @@ class UnknownStream(NotFound):
         self.stream = stream
 
 
+class StreamReplaced(NotFound):
+    """The stream was deleted, and another was made under its name, since it was read."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(
+            f"stream={stream!r}: it was deleted and made anew since this query read it; read the new "
+            "one with a new checkpointLocation, or with failOnDataLoss=false from its first record on"
+        )
+        self.stream = stream
+
+
 class UnknownShard(NotFound):
     def __init__(self, *, stream: str, shard: object, shards: int) -> None:
         super().__init__(f"shard={shard!r}: stream {stream!r} has shards 0 to {shards - 1}")
@@ -337,14 +348,16 @@ class HeartbeatOutdated(ShoalError):
 class NotOwner(ShoalError):
     """The shard belongs to another consumer, or to none."""
 
-    def __init__(self, *, shard: int, consumer: str, owner: str | None) -> None:
+    def __init__(self, *, shard: int, consumer: str, owner: str | None, stream: str | None = None) -> None:
+        where = f"shard={shard}" if stream is None else f"shard={shard} of stream {stream!r}"
+        shows = "leases" if stream is None else "assignment"
         super().__init__(
-            f"shard={shard}: it is held by {owner!r}, not by {consumer!r}; only its owner may do this"
+            f"{where}: it is held by {owner!r}, not by {consumer!r}; only its owner may do this"
             if owner is not None
-            else f"shard={shard}: {consumer!r} does not hold it (any more); work only on what `leases` "
+            else f"{where}: {consumer!r} does not hold it (any more); work only on what `{shows}` "
             "shows, and leave this one alone until it is there again"
         )
-        self.shard, self.consumer, self.owner = shard, consumer, owner
+        self.shard, self.consumer, self.owner, self.stream = shard, consumer, owner, stream
 
 
 class Fenced(ShoalError):
@@ -407,7 +420,7 @@ class ConsumerBusy(ShoalError):
 
 class ConsumerClosed(ShoalError):
     def __init__(self, why: str) -> None:
-        super().__init__(f"the consumer is closed: {why}; make a new one with shoal.Consumer()")
+        super().__init__(f"the consumer is closed: {why}; make a new one")
         self.why = why
 
 
@@ -421,6 +434,17 @@ class PollTooLate(ShoalError):
             "records at a time (max_poll_records), or with a longer interval"
         )
         self.consumer, self.interval_s = consumer, interval_s
+
+
+class DrainTimeout(ShoalError):
+    """A Spark query did not let go of its shards in time; it still runs, and gets nothing new."""
+
+    def __init__(self, *, member: str, shards: Sequence[str], waited_s: float) -> None:
+        super().__init__(
+            f"timeout={waited_s:g}: {member} still holds {', '.join(shards)}, since its batch has not ended; "
+            "drain again with a longer one, or stop() the query: what its batch had begun is then repeated"
+        )
+        self.member, self.shards, self.waited_s = member, shards, waited_s
 
 
 class WokenUp(ShoalError):
@@ -439,6 +463,95 @@ class DeserializationFailed(ShoalError):
             f"seek to {offset + 1} to leave it out"
         )
         self.stream, self.shard, self.offset, self.what = stream, shard, offset, what
+
+
+# --- Groups without owners. ---------------------------------------------------------------------------
+
+
+class WrongDelivery(InvalidInput):
+    """The group hands its records out in another way than the caller takes them."""
+
+    def __init__(self, *, stream: str, group: str, delivery: str) -> None:
+        users = {"shared": "SharedConsumer", "broadcast": "BroadcastConsumer"}
+        super().__init__(
+            "group",
+            group,
+            f"its delivery on stream {stream!r} is {delivery!r}; "
+            f"use shoal.{users.get(delivery, 'Worker or Consumer')}, or another group",
+        )
+        self.stream, self.group, self.delivery = stream, group, delivery
+
+
+class RecordsRefused(ShoalError):
+    """Some records could not be settled; those of the same call that could be, were."""
+
+    said: ClassVar[str] = ""
+    """What is the matter with them, and what to do."""
+
+    def __init__(self, *, shard: int, offsets: Sequence[int], taken: int) -> None:
+        shown = ", ".join(map(str, offsets[:5])) + (", …" if len(offsets) > 5 else "")
+        super().__init__(
+            f"shard={shard}: {len(offsets)} records (offsets {shown}) {self.said}; "
+            f"{taken} others were settled"
+        )
+        self.shard, self.offsets, self.taken = shard, offsets, taken
+
+
+class NeverReceived(RecordsRefused):
+    """The caller settles what it was never given."""
+
+    said = "were not received by this consumer; settle only what receive() returned"
+
+
+class AlreadySettled(RecordsRefused):
+    """The records are acknowledged, or dead, already."""
+
+    said = "are settled already; settle each record once"
+
+
+class HoldExpired(RecordsRefused):
+    """The hold has ended: it ran out, the records were released, or the group was reset."""
+
+    said = (
+        "are not held any more and will come again, or have; settle sooner, extend(), or receive with a "
+        "longer visibility"
+    )
+
+
+class HeldByAnother(RecordsRefused):
+    """Another consumer has the records."""
+
+    said = "are held by another consumer; settle only what receive() returned to this one"
+
+
+class TooManyPositions(ShoalError):
+    def __init__(self, *, group: str, limit: int) -> None:
+        super().__init__(
+            f"group={group!r}: {limit} consumers have a position already; give a consumer the same name at "
+            "every start, or drop positions with drop_position()"
+        )
+        self.group, self.limit = group, limit
+
+
+class UnknownPosition(NotFound):
+    """A consumer of a broadcast group has no position (any more)."""
+
+    def __init__(self, *, group: str, consumer: str) -> None:
+        super().__init__(
+            f"consumer={consumer!r}: group {group!r} has no position of this name (any more); "
+            "one that is made anew begins where the group does"
+        )
+        self.group, self.consumer = group, consumer
+
+
+class PositionMoved(ShoalError):
+    """The group was reset: the consumer goes on from where its position was put."""
+
+    def __init__(self, *, group: str, consumer: str) -> None:
+        super().__init__(
+            f"consumer={consumer!r}: group {group!r} was reset; take the position again, and go on from there"
+        )
+        self.group, self.consumer = group, consumer
 
 
 class StrategyRefused(ShoalError):

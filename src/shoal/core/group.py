@@ -13,9 +13,16 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from shoal.core.checking import is_number
-from shoal.core.errors import InvalidInput, OtherLeaseStore
-from shoal.core.limits import GROUP_TIMEOUT_S_MAX, GROUP_TIMEOUT_S_MIN, HANDOVER_TIMEOUT_S_MAX
+from shoal.core.checking import is_number, is_whole
+from shoal.core.errors import InvalidInput, OtherLeaseStore, WrongDelivery
+from shoal.core.limits import (
+    ATTEMPTS_MAX,
+    GROUP_TIMEOUT_S_MAX,
+    GROUP_TIMEOUT_S_MIN,
+    HANDOVER_TIMEOUT_S_MAX,
+    UNUSED_S_MAX,
+    VISIBILITY_S_MAX,
+)
 from shoal.core.model import ShardId
 from shoal.core.retry import Policy
 
@@ -89,6 +96,14 @@ class GroupSettings:
     would each find nobody else."""
     failure: Policy | None = None
     """What its workers do when user code raises, unless they are told otherwise; None: by `in_order`."""
+    visibility_ms: int | None = None
+    """Of a shared group: for how long a record is a consumer's alone, unless it asks otherwise."""
+    max_attempts: int | None = None
+    """Of a shared group: after being handed out so often, a record goes to the dead stream."""
+    key_ordered: bool = False
+    """Of a shared group: of each key, one record is in flight at a time, in order."""
+    unused_ms: int | None = None
+    """Of a broadcast group: a consumer's position that nobody has used for so long is dropped."""
     rules: int = RULES
 
     @property
@@ -272,14 +287,73 @@ def check_lease_store(group: Group, identity: str, where: str) -> None:
         raise OtherLeaseStore(group=group.name, wanted=wanted, found=identity, where=where)
 
 
+def visibility_ms(seconds: object) -> int:
+    """For how long a record is a consumer's alone, in milliseconds."""
+    if not is_number(seconds) or not 0.001 <= seconds <= VISIBILITY_S_MAX:
+        raise InvalidInput(
+            "visibility", seconds, f"seconds from 0.001 to {VISIBILITY_S_MAX:g}; 30 suits most"
+        )
+    return round(seconds * 1000)
+
+
+def unused_ms(seconds: object) -> int:
+    """How long a position is kept that nobody uses, in milliseconds."""
+    if not is_number(seconds) or not 0.001 <= seconds <= UNUSED_S_MAX:
+        raise InvalidInput("unused", seconds, f"seconds from 0.001 to {UNUSED_S_MAX:g}; a week suits most")
+    return round(seconds * 1000)
+
+
+def attempts_max(attempts: object) -> int:
+    """How often a record is handed out before it goes to the dead stream."""
+    if not is_whole(attempts) or not 1 <= attempts <= ATTEMPTS_MAX:
+        raise InvalidInput("max_attempts", attempts, f"a whole number from 1 to {ATTEMPTS_MAX}")
+    return attempts
+
+
+def check_delivery(group: Group, stream: str, wanted: Delivery) -> Group:
+    """Refuse to use a group in a way that it was not made for."""
+    if group.settings.delivery is not wanted:
+        raise WrongDelivery(stream=stream, group=group.name, delivery=group.settings.delivery.value)
+    return group
+
+
 def check_settings(settings: GroupSettings) -> GroupSettings:
     """Refuse combinations that cannot be."""
     if settings.in_order and settings.delivery is Delivery.SHARED:
         raise InvalidInput(
-            "in_order", True, "consumers that share a shard cannot keep its order; set in_order=False"
+            "in_order",
+            True,
+            "consumers that share a shard cannot keep its order; leave it out, and set key_ordered=True "
+            "to have one record of a key in flight at a time",
         )
+    _check_of_kind(settings)
     if settings.delivery is not Delivery.EXCLUSIVE:
-        raise InvalidInput("delivery", settings.delivery.value, "this version knows exclusive groups only")
+        _check_ownerless(settings)
     if settings.coordination is Coordination.LEASED and settings.strategy != "balanced":
         raise InvalidInput("strategy", settings.strategy, "a leased group balances by counts; leave it out")
     return settings
+
+
+def _check_of_kind(settings: GroupSettings) -> None:
+    """Settings that only one kind of delivery knows."""
+    for name, value, kind in (
+        ("visibility", settings.visibility_ms, Delivery.SHARED),
+        ("max_attempts", settings.max_attempts, Delivery.SHARED),
+        ("key_ordered", settings.key_ordered or None, Delivery.SHARED),
+        ("unused", settings.unused_ms, Delivery.BROADCAST),
+    ):
+        if value is not None and settings.delivery is not kind:
+            raise InvalidInput(name, value, f"only a group with delivery={kind.value!r} has it; leave it out")
+
+
+def _check_ownerless(settings: GroupSettings) -> None:
+    """Where no shard has an owner, nothing is said about owners."""
+    kind = settings.delivery.value
+    for name, value, usual in (
+        ("coordination", settings.coordination.value, Coordination.COORDINATED.value),
+        ("strategy", settings.strategy, "balanced"),
+        ("handover_timeout", settings.handover_timeout_ms, None),
+        ("failure", settings.failure, None),
+    ):
+        if value != usual:
+            raise InvalidInput(name, value, f"no shard of a {kind} group has an owner; leave it out")

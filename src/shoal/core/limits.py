@@ -123,3 +123,34 @@ PROCESSES_MAX: Final = 256
 MARKS_KEPT: Final = 3
 """Sets of lanes' marks beside a checkpoint: one for each time that the number of lanes was changed before the
 checkpoint had come up with what was done."""
+
+SHARE_SPANS_MAX: Final = 10_000
+"""Gaps in what a shared group has settled of a shard: at so many, nothing new is handed out until some are
+closed. Each is a few numbers in the shard's row, which is written with every step."""
+
+SHARE_RECORDS_HELD: Final = 100_000
+"""Records of a shard that a shared group has handed out and not settled. Each could become a gap."""
+
+RECEIVE_RECORDS_MAX: Final = 10_000
+"""Records of one receive: with more, one slow consumer would keep others from what it has not begun."""
+
+VISIBILITY_S_MAX: Final = 12 * 3600.0
+"""A record that a dead consumer has comes back after so long. A longer wait is a mistake in units."""
+
+BROADCAST_CONSUMERS_MAX: Final = 1_000
+"""Named positions of one broadcast group. More are names that were made up anew at every start."""
+
+KEYS_AHEAD: Final = 4_000
+"""Records whose keys one receive looks at, where keys are kept one at a time."""
+
+UNUSED_S_MAX: Final = 10 * 366 * 24 * 3600.0
+"""How long an unused position is kept: a longer time is a mistake in units."""
+
+POSITION_UNUSED_S: Final = 7 * 24 * 3600.0
+"""Unless the group says otherwise: a consumer that was away for a week is not expected back."""
+
+VISIBILITY_S: Final = 30.0
+"""Unless the group says otherwise: longer than most work on a batch takes, shorter than anyone waits."""
+
+RECEIVE_ATTEMPTS: Final = 4
+"""Unless the group says otherwise; as often as a worker tries."""

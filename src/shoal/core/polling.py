@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from shoal.core.checking import as_whole
 from shoal.core.errors import InvalidInput
@@ -58,6 +58,13 @@ def subscription_of(streams: object, pattern: object) -> Subscription:
     return Subscription(names=names)
 
 
+def check_listener(listener: object) -> None:
+    """Refuse what would be told nothing, or could not be: a class that was not called."""
+    is_one = any(callable(getattr(listener, name, None)) for name in LISTENED)
+    if listener is not None and (isinstance(listener, type) or not is_one):
+        raise InvalidInput("listener", listener, f"an object with some of {', '.join(LISTENED)}")
+
+
 def _pattern(given: object) -> re.Pattern[str]:
     if isinstance(given, re.Pattern) and isinstance(given.pattern, str):
         return given
@@ -97,4 +104,5 @@ def is_too_late(left_ms: int | None, now_ms: int, interval_ms: int | None) -> bo
     return left_ms is not None and interval_ms is not None and now_ms - left_ms > interval_ms
 
 
-_ASIDE = (".retry", ".dead")
+LISTENED: Final = ("on_assigned", "on_revoked", "on_lost")
+_ASIDE: Final = (".retry", ".dead")

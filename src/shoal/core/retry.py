@@ -7,7 +7,7 @@ aside and goes on; `stop` ends the worker. Nothing is ever passed over in silenc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -55,7 +55,8 @@ class Backoff:
 class FailureRules:
     """A policy with its figures."""
 
-    policy: Policy = Policy.STRICT
+    policy: Policy | None = None
+    """None: as the group says."""
     backoff: Backoff = Backoff()
     delays_s: Sequence[float] = (10.0, 60.0, 600.0)
     """`best_tried`: how long a record waits in the retry stream before each further attempt."""
@@ -65,10 +66,11 @@ class FailureRules:
     """So many records in a row that fail alike are no poison: the sink is out, and is waited for."""
 
     def __post_init__(self) -> None:
-        try:
-            object.__setattr__(self, "policy", Policy(self.policy))
-        except ValueError as error:
-            raise InvalidInput("policy", self.policy, f"one of {', '.join(Policy)}") from error
+        if self.policy is not None:
+            try:
+                object.__setattr__(self, "policy", Policy(self.policy))
+            except ValueError as error:
+                raise InvalidInput("policy", self.policy, f"one of {', '.join(Policy)}") from error
         delays: object = self.delays_s
         if not isinstance(delays, Sequence):
             raise InvalidInput("delays_s", self.delays_s, "a list of seconds, one for each further attempt")
@@ -83,6 +85,10 @@ class FailureRules:
         for delay in self.delays_s:
             if not is_number(delay) or not 0 <= delay <= DURATION_S_MAX:
                 raise InvalidInput("delays_s", delay, f"seconds from 0 to {DURATION_S_MAX:g}")
+
+    def of_group(self, policy: Policy) -> FailureRules:
+        """The same with the group's policy, if none is named."""
+        return self if self.policy is not None else replace(self, policy=policy)
 
     def tier(self, attempts: int) -> int | None:
         """The delay, by its place, that follows so many failed attempts; None: there is no further one."""

@@ -6,9 +6,11 @@ Invariant: built from shards that cover the ring, it answers for every place.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from shoal.core.model import ShardId, StreamInfo
+from shoal.core.model import Shard, ShardId, StreamInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +24,51 @@ class ShardMap:
     @classmethod
     def of(cls, stream: StreamInfo) -> ShardMap:
         """The map as of this description."""
-        open_shards = stream.open_shards
+        return cls._of_shards(stream, stream.open_shards)
+
+    @classmethod
+    def as_of(cls, stream: StreamInfo, born: int) -> ShardMap:
+        """The map as it was when the stream had `born` shards, open and closed together.
+
+        Ids are dense and a parent is closed in the step that bears its children: a shard was open then if it
+        was born and had no child yet.
+        """
+        parents = {parent for shard in stream.shards if shard.id < born for parent in shard.parents}
+        return cls._of_shards(
+            stream, [shard for shard in stream.shards if shard.id < born and shard.id not in parents]
+        )
+
+    def past(self, stream: StreamInfo, closed: ShardId) -> ShardMap:
+        """This map with a closed shard followed to its children, one generation and no further.
+
+        Who repeats what was sent before must meet the same shards in the same order, however far the stream
+        has moved on since; so it does not leap to the map of today. A child of a merge takes the place of its
+        other parent as well; if that one is still hidden behind ancestors of its own, those are closed too
+        (otherwise the child would not be there) and are followed as far as it takes.
+        """
+        by_id = {shard.id: shard for shard in stream.shards}
+        children: dict[ShardId, list[Shard]] = {}
+        for shard in stream.shards:
+            for parent in shard.parents:
+                children.setdefault(parent, []).append(shard)
+        kept = {shard: by_id[shard] for shard in self.ids}
+        follow = closed
+        while True:
+            del kept[follow]
+            kept |= {child.id: child for child in children[follow]}
+            ordered = sorted(kept.values(), key=lambda shard: (shard.begin, shard.id))
+            overlap = next((pair for pair in pairwise(ordered) if pair[0].end > pair[1].begin), None)
+            if overlap is None:
+                return self._of_shards(stream, ordered)
+            follow = min(shard.id for shard in overlap)  # The elder of the two is the ancestor.
+
+    @classmethod
+    def _of_shards(cls, stream: StreamInfo, shards: Sequence[Shard]) -> ShardMap:
+        ordered = sorted(shards, key=lambda shard: shard.begin)
         return cls(
             version=stream.version,
-            begins=tuple(shard.begin for shard in open_shards),
-            ids=tuple(shard.id for shard in open_shards),
+            begins=tuple(shard.begin for shard in ordered),
+            ids=tuple(shard.id for shard in ordered),
         )
 
     def shard_at(self, place: int) -> ShardId:

@@ -32,7 +32,7 @@ _YOUNG_S: Final = 0.05
 
 def main() -> None:
     """Work, and say how it ended."""
-    reporter = _Reporter(int(sys.argv[1]))
+    reporter = Reporter(int(sys.argv[1]))
     signals = _SignalsSeen()
     lifeline, job = _job()
     logging.getLogger("shoal").addHandler(_Lines())
@@ -42,7 +42,15 @@ def main() -> None:
         if job.options.get("lanes") == Lanes.PROCESSES:
             processor = Named(job.processor)
         with connect(job.hub, leases=job.leases) as hub:
-            worker = Worker(hub, job.stream, job.group, processor, name=job.name, **job.options)
+            worker = Worker(
+                hub,
+                job.stream,
+                job.group,
+                processor,
+                name=job.name,
+                listener=lambda *_: reporter.see_seats(worker),
+                **job.options,
+            )
             bound_s = worker.options.stop_timeout + LEAVE_S
             _thread("shoal-lifeline", lambda: _follow_lifeline(lifeline, bound_s))
             reporter.follow(worker, job.report_s)
@@ -100,7 +108,7 @@ class _SignalsSeen:
         return signal.SIGTERM in seen or signal.SIGINT in seen
 
 
-class _Reporter:
+class Reporter:
     """Tells of the worker when it runs, again and again, and in the end how it went."""
 
     def __init__(self, reports: int) -> None:
@@ -108,6 +116,8 @@ class _Reporter:
         self._reports = reports
         self._is_over = threading.Event()
         self._lock = threading.Lock()
+        self._seats: list[tuple[int, str]] = []
+        """As they were told last, by the worker's listener."""
 
     def follow(self, worker: Worker, every_s: float) -> None:
         """Tell of it from its start to the end."""
@@ -120,6 +130,12 @@ class _Reporter:
                 self._is_over.wait(every_s)
 
         _thread("shoal-reports", run)
+
+    def see_seats(self, worker: Worker | None) -> None:
+        """Tell where it sits, if that is new: before its user code runs there, which may end the process."""
+        if worker is not None and worker.seats != self._seats:
+            self._seats = worker.seats
+            self._send(_report(worker).to_line())
 
     def end(self, worker: Worker | None, farewell: Farewell) -> None:
         """The last word."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from shoal.consumer.processor import Processor, factory_of
+from shoal.consumer.processor import Processor, factory_of, lacks
 from shoal.core.errors import InvalidInput
 
 _FORMS: Final = "give module:attribute, such as shop.billing:Billing, or path/to/file.py:attribute"
@@ -127,12 +127,8 @@ def _check(target: str, found: object) -> None:
 
 
 def _check_callable(target: str, found: Callable[..., object]) -> None:
-    if isinstance(found, type):
-        missing = [name for name in _METHODS if not callable(getattr(found, name, None))]
-        if missing:
-            raise InvalidInput("processor", target, f"its class has no {' and no '.join(missing)}; {_KINDS}")
-        if getattr(found, "process", None) is Processor.process:
-            raise InvalidInput("processor", target, "it does not override process(batch, checkpointer)")
+    if isinstance(found, type) and (lacking := lacks(found)):
+        raise InvalidInput("processor", target, lacking)
     try:
         signature = inspect.signature(found)
     except (TypeError, ValueError):
@@ -154,5 +150,4 @@ def _kind(found: object) -> str:
     return f"an object of {type(found).__name__}"
 
 
-_METHODS: Final = ("initialize", "process", "shutdown")
 _NAMES_SHOWN: Final = 5

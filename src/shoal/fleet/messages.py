@@ -14,7 +14,7 @@ from typing import Any
 
 from shoal.core.errors import ShoalError
 from shoal.core.restarting import Ending
-from shoal.core.retry import FailureRules, Policy
+from shoal.core.retry import FailureRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
             plain["start"] = {"offsets": list(offsets.items())}
     match plain.get("failure"):
         case FailureRules() as rules:
-            plain["failure"] = {"policy": rules.policy.value, "max_attempts": rules.max_attempts}
+            plain["failure"] = {"policy": rules.policy, "max_attempts": rules.max_attempts}
     return plain
 
 
@@ -126,7 +126,7 @@ def _restored(plain: dict[str, Any]) -> dict[str, Any]:
         case {"offsets": offsets}:
             options["start"] = dict(offsets)
     if failure := plain.get("failure"):
-        options["failure"] = FailureRules(**failure | {"policy": Policy(failure["policy"])})
+        options["failure"] = FailureRules(**failure)
     return options
 
 

@@ -10,9 +10,11 @@ from typing import Any, Protocol
 from shoal.core.aside import dead_stream, kept_for_ever, own_headers, retry_stream
 from shoal.core.dead import DeadLetter, chosen, open_letters, settlement
 from shoal.core.errors import StreamExists, UnknownStream
+from shoal.core.group import Delivery, Group
+from shoal.core.lineage import find_shard
 from shoal.core.model import StreamName
 from shoal.core.names import checked_name, stream_name
-from shoal.core.reading import ReadLimits
+from shoal.core.reading import ReadLimits, check_offset
 from shoal.ports import HubService
 from shoal.wire.record import Record
 
@@ -40,10 +42,16 @@ class DeadCalls(Appending):
     ) -> list[DeadLetter]:
         """Give letters (all, or those of these numbers) back to the group, as if never tried.
 
-        They come through its retry stream: other groups of the stream do not see them again.
+        They come through its retry stream, or, in a shared group, from where they were: other groups of the
+        stream do not see them again.
         """
         letters = chosen(self.dead_letters(stream, group), numbers, f"group {group!r} of {stream!r}")
         name = stream_name(stream)
+        found = self._service.groups.find(name, group)
+        if found.settings.delivery is Delivery.SHARED:
+            for letter in letters:
+                self._reopen(name, found, letter)
+            return letters
         where = retry_stream(name, group)
         settings = self._service.describe_stream(name).settings
         with suppress(StreamExists):
@@ -54,6 +62,16 @@ class DeadCalls(Appending):
             self.append(str(where), 0, [Record(0, 0, letter.key, letter.value, headers)])
             self._settle(dead_stream(name, group), [letter])
         return letters
+
+    def _reopen(self, name: StreamName, group: Group, letter: DeadLetter) -> None:
+        """A shared group needs no retry stream: its record is where it was, if retention has kept it."""
+        shard, offset = (
+            find_shard(self._service.describe_stream(name), letter.origin.shard),
+            letter.origin.offset,
+        )
+        check_offset(name, shard, offset)
+        self._service.shares.reopen(name, group.id, shard.id, [(offset, offset + 1)])
+        self._settle(dead_stream(name, group.name), [letter])
 
     def drop_dead_letters(
         self, stream: str, group: str, numbers: Sequence[int] | None = None

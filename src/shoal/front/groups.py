@@ -21,11 +21,14 @@ from shoal.core.group import (
     Group,
     GroupSettings,
     Note,
+    attempts_max,
     handover_timeout_ms,
     interval_ms,
     timeout_ms,
+    unused_ms,
+    visibility_ms,
 )
-from shoal.core.limits import HISTORY_KEPT
+from shoal.core.limits import HISTORY_KEPT, POSITION_UNUSED_S, RECEIVE_ATTEMPTS, VISIBILITY_S
 from shoal.core.lineage import find_shard
 from shoal.core.model import ShardId, StreamName
 from shoal.core.names import checked_name, stream_name
@@ -47,7 +50,7 @@ class GroupCalls:
         stream: str,
         group: str,
         *,
-        in_order: bool = True,
+        in_order: bool | None = None,
         timeout: float = 20.0,
         handover_timeout: float | None = None,
         coordination: str = "coordinated",
@@ -55,25 +58,37 @@ class GroupCalls:
         strategy: str = "balanced",
         lease_table: str | None = None,
         failure: str | None = None,
+        visibility: float | None = None,
+        max_attempts: int | None = None,
+        key_ordered: bool = False,
+        unused: float | None = None,
         start: str | datetime | Mapping[int, int] = "earliest",
     ) -> GroupInfo:
         """Make a group of consumers that share a stream, each shard with one owner at a time.
 
-        `in_order`: a shard is consumed after all its ancestors, so that keys keep their order across splits
-        and merges. `timeout`: seconds after which a silent consumer is dead. `handover_timeout`: seconds that
-        a living one may take to let go of a shard; None waits for it. `failure`: what its workers do when
-        user code raises: strict, best_tried or stop; without it, strict if in order, otherwise best_tried.
-        `start`: earliest, latest, a datetime, or offsets by shard; resolved now, once.
+        With `delivery="shared"` many consumers share each shard, record by record (see SharedConsumer): a
+        record is a consumer's alone for `visibility` seconds, goes to the dead stream after `max_attempts`,
+        and with `key_ordered` one record of a key is in flight at a time. With `delivery="broadcast"` each
+        consumer gets everything (see BroadcastConsumer), and its position is dropped after `unused` seconds.
+
+        `in_order`, the default unless it is shared: a shard is consumed after all its ancestors, so that keys
+        keep their order across splits and merges. `timeout`: seconds after which a silent consumer is dead.
+        `handover_timeout`: seconds that a living one may take to let go of a shard; None waits for it.
+        `failure`: what its workers do when user code raises: strict, best_tried or stop; without it, strict
+        if in order, otherwise best_tried. `start`: earliest, latest, a datetime, or offsets by shard;
+        resolved now, once.
         """
+        kind = choice("delivery", delivery, Delivery)
         settings = GroupSettings(
-            in_order=flag("in_order", in_order),
+            in_order=kind is not Delivery.SHARED if in_order is None else flag("in_order", in_order),
             timeout_ms=timeout_ms("timeout", timeout),
             handover_timeout_ms=handover_timeout_ms(handover_timeout),
             coordination=choice("coordination", coordination, Coordination),
-            delivery=choice("delivery", delivery, Delivery),
+            delivery=kind,
             strategy=checked_name("strategy", strategy),
             lease_table=_lease_table(lease_table, coordination),
             failure=None if failure is None else choice("failure", failure, Policy),
+            **_ownerless(kind, visibility, max_attempts, key_ordered, unused),
         )
         name = checked_name("group", group)
         return self._service.groups.create(stream_name(stream), name, settings, start_of("start", start))
@@ -116,6 +131,9 @@ class GroupCalls:
         timeout: float | None = None,
         handover_timeout: float | Literal["keep"] | None = "keep",
         failure: str | Literal["keep"] | None = "keep",
+        visibility: float | None = None,
+        max_attempts: int | None = None,
+        unused: float | None = None,
     ) -> GroupInfo:
         """Change a group's settings; what is not given stays.
 
@@ -124,6 +142,9 @@ class GroupCalls:
         given: dict[str, Any] = {
             "in_order": None if in_order is None else flag("in_order", in_order),
             "timeout_ms": None if timeout is None else timeout_ms("timeout", timeout),
+            "visibility_ms": None if visibility is None else visibility_ms(visibility),
+            "max_attempts": None if max_attempts is None else attempts_max(max_attempts),
+            "unused_ms": None if unused is None else unused_ms(unused),
         }
         changes = {name: value for name, value in given.items() if value is not None}
         if handover_timeout != "keep":
@@ -179,6 +200,12 @@ class GroupCalls:
         groups.save(name, fence.group_id, [save])
         return ()
 
+    def drop_position(self, stream: str, group: str, consumer: str) -> None:
+        """Forget where a consumer of a broadcast group stands; under that name one begins anew."""
+        name = stream_name(stream)
+        found = self._service.groups.find(name, checked_name("group", group))
+        self._service.positions.drop(name, found.id, checked_name("consumer", consumer))
+
     def group_history(self, stream: str, group: str, limit: int = 100) -> list[tuple[datetime, Note]]:
         """What happened in a group, oldest first: who joined, left, was expired, what moved, and why."""
         if not is_whole(limit) or not 1 <= limit <= HISTORY_KEPT:
@@ -224,6 +251,27 @@ class GroupCalls:
             raise InvalidInput("epoch", epoch, "an owner shows both its group and the epoch of its lease")
         found = self._service.groups.find(stream_name(stream), checked_name("group", group))
         return Fence(found.id, number, is_leased=found.settings.coordination is Coordination.LEASED)
+
+
+def _ownerless(
+    kind: Delivery,
+    visibility: float | None,
+    max_attempts: int | None,
+    key_ordered: bool,
+    unused: float | None,
+) -> dict[str, Any]:
+    """Settings of groups without owners: what was given, and what such a group has unless told otherwise."""
+    if kind is Delivery.SHARED:
+        visibility = VISIBILITY_S if visibility is None else visibility
+        max_attempts = RECEIVE_ATTEMPTS if max_attempts is None else max_attempts
+    if kind is Delivery.BROADCAST:
+        unused = POSITION_UNUSED_S if unused is None else unused
+    return {
+        "visibility_ms": None if visibility is None else visibility_ms(visibility),
+        "max_attempts": None if max_attempts is None else attempts_max(max_attempts),
+        "key_ordered": flag("key_ordered", key_ordered),
+        "unused_ms": None if unused is None else unused_ms(unused),
+    }
 
 
 def _lease_table(name: str | None, coordination: str) -> str | None:

@@ -35,11 +35,17 @@ class Committer(Generic[Request, Answer]):
         size: Callable[[Request], int],
         *,
         gather_s: float = 0.0,
+        gather_share: float = 0.0,
     ) -> None:
-        """`gather_s`: how long those who were answered together are waited for, to ask together again."""
+        """`gather_s`: how long those who were answered together are waited for, to ask together again.
+
+        `gather_share`: the same as a part of what the last commit took, if that is longer: where the disk is
+        slow, a commit that comes too soon costs all the others another one.
+        """
         self._commit = commit
         self._size = size
         self._gather_s = gather_s
+        self._gather_share = gather_share
         self.renew()
         renew_in_child(self)
 
@@ -96,6 +102,7 @@ class Committer(Generic[Request, Answer]):
 
     def _run(self) -> None:
         last = 1
+        took_s = 0.0
         while True:
             with self._changed:
                 if not self._changed.wait_for(lambda: self._waiting and not self._is_busy, _IDLE_S):
@@ -105,13 +112,16 @@ class Committer(Generic[Request, Answer]):
                     return
                 if self._gather_s and 0 < len(self._waiting) < last:
                     # Or the first to come back gets a commit of its own, and the others wait for it.
-                    self._changed.wait_for(lambda: len(self._waiting) >= last, self._gather_s)  # noqa: B023
+                    bound_s = max(self._gather_s, took_s * self._gather_share)
+                    self._changed.wait_for(lambda: len(self._waiting) >= last, bound_s)  # noqa: B023
                 group = self._gather()
                 self._is_busy = True
+            began = time.monotonic()
             try:
                 last = len(group)
                 self._settle(group)
             finally:
+                took_s = time.monotonic() - began
                 with self._changed:
                     self._is_busy = False
 

@@ -37,12 +37,14 @@ from shoal.core.events import (
 )
 from shoal.core.group import (
     Coordination,
+    Delivery,
     Group,
     GroupSettings,
     Member,
     Note,
     ShardState,
     Timers,
+    check_delivery,
     check_settings,
     default_interval_ms,
     fitting_interval_ms,
@@ -57,6 +59,7 @@ from shoal.core.positions import Start, resolved
 from shoal.forks import renew_in_child
 from shoal.hub.committer import Committer
 from shoal.hub.leased import LeasedGroups
+from shoal.hub.ownerless import OwnerlessGroups
 from shoal.ports import Fence, Joined, LeasedGroup, MemberView, Newcomer, Store, Touch, TouchAnswer
 
 _log: Final = logging.getLogger("shoal.hub.groups")
@@ -87,6 +90,7 @@ class LocalGroups:
     ) -> None:
         self._store = store
         self._leased = LeasedGroups(store, leases or store)
+        self._ownerless = OwnerlessGroups(store)
         self._offset_at = offset_at
         self._strategies: dict[str, Strategy] = {**STRATEGIES, **(strategies or {})}
         self._limit = groups_per_stream
@@ -141,6 +145,9 @@ class LocalGroups:
         if found.settings.coordination is Coordination.LEASED:
             self._leased.delete(found, force=force)
             return
+        if found.settings.delivery is not Delivery.EXCLUSIVE:
+            self._ownerless.delete(found, force=force)
+            return
         self._store.delete_group(found.id, None if force else partial(check_unused, group))
 
     def clear(self, groups: Iterable[Group]) -> None:
@@ -170,6 +177,9 @@ class LocalGroups:
         found = self.find(name, group)
         if found.settings.coordination is Coordination.LEASED:
             self._leased.opened(found)  # Refused here, if its rows are elsewhere: nothing is changed yet.
+        if found.settings.delivery is not Delivery.EXCLUSIVE:
+            self._ownerless.update(found.id, change)
+            return self.describe(name, group)
         # On the settings that the step finds: those looked at before may be another's to change by then.
         self._step(found.id, lambda now: Update(settings=check_settings(change(now.settings))))
         return self.describe(name, group)
@@ -181,6 +191,8 @@ class LocalGroups:
         positions = resolved(stream, start, lambda shard, ms: self._offset_at(stream, shard, ms))
         if found.settings.coordination is Coordination.LEASED:
             return self._leased.rewind(found, stream, positions, why)
+        if found.settings.delivery is not Delivery.EXCLUSIVE:
+            return self._ownerless.rewind(found, stream, positions, why)
         return self._step(found.id, Rewind(positions=positions, why=why)).had_been_read
 
     def history(self, name: StreamName, group: str, limit: int) -> Sequence[tuple[int, Note]]:
@@ -233,7 +245,7 @@ class LocalGroups:
 
     def join(self, name: StreamName, group: str, newcomer: Newcomer) -> Joined:
         """See GroupService."""
-        found = self.find(name, group)
+        found = check_delivery(self.find(name, group), str(name), Delivery.EXCLUSIVE)
         check_same(found, newcomer.group_id, str(name))
         timeout_ms = found.settings.timeout_ms
         event = Join(
@@ -303,6 +315,8 @@ class LocalGroups:
     def follow(self, stream: StreamInfo) -> None:
         """The stream was split or merged: let its groups know."""
         for group in self._store.list_groups(stream.id):
+            if group.settings.delivery is not Delivery.EXCLUSIVE:
+                continue  # Their consumers follow the shards by themselves.
             try:
                 if group.settings.coordination is Coordination.COORDINATED:
                     self._step(group.id, Sync())
@@ -373,6 +387,8 @@ class LocalGroups:
         )
 
     def _described(self, group: Group, stream: StreamInfo) -> GroupInfo:
+        if group.settings.delivery is not Delivery.EXCLUSIVE:
+            return self._ownerless.described(group)
         since = {shard: times[0] for shard, times in self._store.claim_times(group.id).items()}
         if group.settings.coordination is Coordination.LEASED:
             group = self._leased.viewed(group, stream)

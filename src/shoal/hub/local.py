@@ -33,9 +33,11 @@ from shoal.core.resharding import first_shards, merge, reshard, split
 from shoal.core.retention import plan_cuts
 from shoal.core.timeline import find_offset
 from shoal.forks import renew_in_child
+from shoal.hub.broadcast import LocalPositions
 from shoal.hub.committer import Committer
 from shoal.hub.groups import LocalGroups
 from shoal.hub.keeper import Keeper
+from shoal.hub.shared import LocalShares
 from shoal.ports import (
     AppendAnswer,
     AppendRequest,
@@ -81,6 +83,8 @@ class LocalHub:
             groups_per_stream=groups_per_stream,
             leases=leases,
         )
+        self.shares = LocalShares(store, self)
+        self.positions = LocalPositions(store)
         self._committer = Committer(store.append, lambda request: len(request.payload))
         self._streams: dict[StreamName, StreamInfo] = {}
         self._layouts: dict[int, Layout] = {}
@@ -293,6 +297,7 @@ class LocalHub:
         self.enforce_retention(None)
         while self._store.sweep():
             pass
+        self.positions.keep()
         self._store.forget_producers(_now_ms() - PRODUCER_STATE_KEPT_MS)
 
     def _stream(self, name: StreamName, shard: int) -> StreamInfo:
@@ -307,6 +312,11 @@ class LocalHub:
         if layout is None:
             layout = self._layouts[stream.id] = Layout(stream.settings.schema)
         return layout
+
+    def prepare(self, stream: StreamInfo, submission: Submission) -> AppendRequest | ShoalError:
+        """A batch as the store takes it, for one who appends it together with something else."""
+        with self._encoders:
+            return self._prepare(stream, submission)
 
     def _prepare(self, stream: StreamInfo, submission: Submission) -> AppendRequest | ShoalError:
         """The encoded request, or why this batch, and no other, cannot be appended."""

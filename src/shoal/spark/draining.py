@@ -14,22 +14,11 @@ from typing import Any, Final
 from pyspark.sql.streaming.query import StreamingQuery
 
 from shoal.connect import Hub
-from shoal.core.errors import InvalidInput, ShoalError
+from shoal.core.errors import DrainTimeout, InvalidInput
 from shoal.core.group import Coordination
 from shoal.core.names import stream_name
 
 _LOOK_S: Final = 0.1
-
-
-class DrainTimeout(ShoalError):
-    """The query did not let go of its shards in time; it still runs, and gets nothing new."""
-
-    def __init__(self, *, member: str, held: list[str], waited_s: float) -> None:
-        super().__init__(
-            f"timeout={waited_s:g}: {member} still holds {', '.join(held)}, since its batch has not ended; "
-            "drain again with a longer one, or stop() the query: what its batch had begun is then repeated"
-        )
-        self.member, self.held, self.waited_s = member, held, waited_s
 
 
 def drain(query: StreamingQuery, hub: Hub, *, timeout: float = 60.0) -> None:
@@ -57,7 +46,7 @@ def drain(query: StreamingQuery, hub: Hub, *, timeout: float = 60.0) -> None:
         ]
 
     if not _until(lambda: not held() or not query.isActive, deadline):
-        raise DrainTimeout(member=member, held=held(), waited_s=timeout)
+        raise DrainTimeout(member=member, shards=held(), waited_s=timeout)
     query.stop()
 
 

@@ -18,14 +18,13 @@ from pyspark.sql.types import StructType
 
 from shoal.connect import Hub
 from shoal.consumer.membership import insist
-from shoal.core.errors import NotFound, OffsetExpired, OffsetOutOfRange, StoreError
+from shoal.core.errors import NotFound, OffsetExpired, OffsetOutOfRange, StoreError, StreamReplaced
 from shoal.core.names import stream_name
 from shoal.core.reading import ReadLimits
 from shoal.ports import Fence
 from shoal.spark.hubs import HubAddress, hub_at
 from shoal.spark.plan.spans import Span
 from shoal.spark.schema import arrow_schema, fitted
-from shoal.spark.streams import StreamReplaced
 from shoal.wire.batch import Batch
 from shoal.wire.lanes import done_before
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from shoal.connect import Hub
-from shoal.core.errors import ShoalError, UnknownStream
+from shoal.core.errors import ShoalError, StreamReplaced, UnknownStream
 from shoal.core.model import StreamInfo
 from shoal.spark.memberships import Memberships, group_of, tell_group
 from shoal.spark.news import News
@@ -23,7 +23,7 @@ from shoal.spark.plan.spans import Span, due, kept, limited, reached
 from shoal.spark.plan.starting import Kind, Place
 from shoal.spark.source_options import SourceOptions
 from shoal.spark.starting_points import offsets_of
-from shoal.spark.streams import OUTAGE_S, StreamReplaced, streams_at_first, streams_now
+from shoal.spark.streams import OUTAGE_S, streams_at_first, streams_now
 
 _log: Final = logging.getLogger("shoal.spark")
 _STOP_S: Final = 3.0

@@ -16,7 +16,7 @@ from typing import Any, Final
 from shoal.connect import Hub
 from shoal.consumer.aside import retry_due_ms
 from shoal.consumer.membership import boot_ms, insist
-from shoal.core.aside import retry_stream
+from shoal.core.aside import delay_ms, retry_stream
 from shoal.core.describing import GroupShard
 from shoal.core.errors import StoreError
 from shoal.core.limits import OFFSET_MAX
@@ -180,8 +180,6 @@ class ProcessorQuery(MemberQuery):
         return retry_due_ms(self._rules, shard, times[0]) if times else boot_ms()
 
     def _past_delay(self, info: StreamInfo, shard: int) -> int:
-        delays = self._rules.delays_s
-        delay_ms = round(delays[min(shard, len(delays) - 1)] * 1000)
-        before_ms = max(0, time.time_ns() // 1_000_000 - delay_ms)
+        before_ms = max(0, time.time_ns() // 1_000_000 - delay_ms(self._rules, shard))
         ask = partial(self._hub.service.offset_at, info.full_name, shard, before_ms)
         return insist(ask, StoreError, OUTAGE_S)

@@ -73,13 +73,13 @@ def run(
     if url is None:
         raise InvalidInput("hub", None, "give the hub's URL: hub='postgresql://…', or the variable SHOAL_HUB")
     address = address_of(url, leases)
-    main, rules = str(stream_name(stream)), settings.failure
+    main = str(stream_name(stream))
     opened = hub_at(address)
     found = opened.describe_stream(main)
     made = see_group(opened, main, checked_name("group", group), settings)
-    rules = rules or FailureRules(policy=made.policy)
+    rules = (settings.failure or FailureRules()).of_group(made.policy)
     streams = [main]
-    if rules.policy is Policy.BEST_TRIED and rules.max_attempts > 1:
+    if rules.policy is Policy.BEST_TRIED:  # Even if nothing is tried again: dead letters are replayed there.
         aside = Aside(opened, found, group, rules)
         aside.see_retry()
         see_group(opened, str(aside.retry), group, as_retry(settings))

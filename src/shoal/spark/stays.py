@@ -24,7 +24,7 @@ from shoal.consumer.runtime import Runtime
 from shoal.consumer.statistics import WorkerStats
 from shoal.core.aside import retry_stream
 from shoal.core.draining import Drained
-from shoal.core.errors import ProcessorFailed, StoreError
+from shoal.core.errors import ProcessorFailed, StoreError, StreamReplaced
 from shoal.core.model import ShardId, StreamInfo
 from shoal.core.names import stream_name
 from shoal.core.retry import Policy
@@ -33,7 +33,6 @@ from shoal.spark.borrowed import OUTAGE_S, BorrowedLeases
 from shoal.spark.hubs import hub_at
 from shoal.spark.plan.spans import Span
 from shoal.spark.processor_job import ProcessorJob, factory_in
-from shoal.spark.streams import StreamReplaced
 
 _log: Final = logging.getLogger("shoal.spark")
 

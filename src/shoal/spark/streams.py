@@ -16,17 +16,6 @@ OUTAGE_S = 120.0
 outage that a query lives through."""
 
 
-class StreamReplaced(NotFound):
-    """The stream was deleted, and another was made under its name, since the query read it."""
-
-    def __init__(self, stream: str) -> None:
-        super().__init__(
-            f"stream={stream!r}: it was deleted and made anew since this query read it; read the new "
-            "one with a new checkpointLocation, or with failOnDataLoss=false from its first record on"
-        )
-        self.stream = stream
-
-
 def streams_now(
     hub: Hub, subscription: Subscription, *, strict: bool = True, within_s: float = OUTAGE_S
 ) -> dict[str, StreamInfo]:

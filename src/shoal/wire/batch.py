@@ -119,6 +119,23 @@ class Batch:
         """Some of its records, which are in it, in order. It says nothing about the end of the shard."""
         return Batch(**self._part(offsets))
 
+    @staticmethod
+    def joined(parts: Sequence[Batch]) -> Batch:
+        """Parts of one shard, at least one, in order, as one batch, without copying them."""
+        first, last = parts[0], parts[-1]
+        if len(parts) == 1:
+            return first
+        return Batch(
+            stream=first.stream,
+            shard=first.shard,
+            first_offset=first.first_offset,
+            chunks=[chunk for part in parts for chunk in part._chunks],
+            layout=first._layout,
+            end_of_shard=False,
+            offsets=[offset for part in parts for offset in part.offsets],
+            tail=last.tail,
+        )
+
     def after(self) -> Batch:
         """No records, at the place where the next one would be."""
         return Batch(

@@ -25,7 +25,7 @@ class Decoding:
     def __init__(self, key: Callable[[bytes], Any] | None, value: Callable[[bytes], Any] | None) -> None:
         self._key, self._value = key, value
 
-    def decode(self, stream: str, shard: int, record: Record) -> Record:
+    def decode(self, batch: Delivered, record: Record) -> Record:
         """The record as the user wants it. What is None stays so."""
         offset, timestamp, key, value, headers = record
         what = "key"
@@ -36,14 +36,17 @@ class Decoding:
             if self._value is not None and value is not None:
                 value = self._value(value)
         except Exception as error:  # Around user code.
-            raise DeserializationFailed(stream=stream, shard=shard, offset=offset, what=what) from error
+            batch.unread = offset
+            raise DeserializationFailed(
+                stream=batch.stream, shard=batch.shard, offset=offset, what=what
+            ) from error
         return Record(offset, timestamp, key, value, headers)
 
 
 class Delivered(Batch):
     """See Batch. For one call of `process`, or from one poll to the next."""
 
-    __slots__ = ("_clock_ns", "_decoding", "_guard", "_left", "is_through")
+    __slots__ = ("_clock_ns", "_decoding", "_guard", "_left", "is_through", "unread")
 
     @classmethod
     def of(
@@ -58,7 +61,7 @@ class Delivered(Batch):
         made = cls(**batch._part(offsets))
         made._guard, made._clock_ns, made._decoding = guard, clock_ns, decoding
         made._left = None
-        made.is_through = False
+        made.is_through, made.unread = False, None
         made.end_of_shard = batch.end_of_shard and bool(offsets) and offsets[-1] + 1 == batch.next_offset
         return made
 
@@ -69,13 +72,15 @@ class Delivered(Batch):
     """The offsets that the loop has not come to."""
     is_through: bool
     """Iteration came to its end."""
+    unread: int | None
+    """The record that iteration ended at, as it could not be deserialized."""
 
     def __iter__(self) -> Iterator[Record]:
-        self.is_through = False  # Whoever loops a second time is in its midst again.
+        self.is_through, self.unread = False, None  # Whoever loops a second time is in its midst again.
         self._left = iter(self._offsets)
         records = super().__iter__()
         if self._decoding is not None:
-            records = map(partial(self._decoding.decode, self.stream, self.shard), records)
+            records = map(partial(self._decoding.decode, self), records)
         return chain.from_iterable(self._stretches(records, self._left))
 
     def _stretches(self, records: Iterator[Record], left: Iterator[int]) -> Iterator[Iterator[Record]]:

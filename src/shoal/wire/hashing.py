@@ -65,6 +65,17 @@ def column_hashes(keys: pa.Array) -> Hashes:
     return hashes
 
 
+def key_hashes(columns: Sequence[pa.Array]) -> list[int]:
+    """XXH64 of each key of a column in parts, and 0 where there is no key."""
+    found: list[int] = []
+    for keys in columns:
+        hashes = column_hashes(keys)
+        if keys.null_count:
+            hashes = np.where(keys.is_null().to_numpy(zero_copy_only=False), np.uint64(0), hashes)
+        found += hashes.tolist()
+    return found
+
+
 def _hash_one(key: bytes | None) -> int:
     return 0 if key is None else xxhash.xxh64_intdigest(key, SPARK_SEED)
 

@@ -38,6 +38,10 @@ def group_of(row: Any, members: Mapping[str, Member] | None = None, claims: Sequ
             lease_table=row.lease_table,
             lease_store=row.lease_store,
             failure=None if row.failure is None else Policy(row.failure),
+            visibility_ms=row.visibility_ms,
+            max_attempts=row.max_attempts,
+            key_ordered=bool(row.key_ordered),
+            unused_ms=row.unused_ms,
             rules=row.rules,
         ),
         members=members or {},
@@ -58,6 +62,10 @@ def settings_columns(settings: GroupSettings) -> dict[str, Any]:
         "lease_table": settings.lease_table,
         "lease_store": settings.lease_store,
         "failure": settings.failure,
+        "visibility_ms": settings.visibility_ms,
+        "max_attempts": settings.max_attempts,
+        "key_ordered": int(settings.key_ordered),
+        "unused_ms": settings.unused_ms,
         "rules": settings.rules,
     }
 

@@ -132,7 +132,14 @@ def save_hand_over(
 
 def delete_groups(connection: Connection, group_ids: Sequence[int]) -> None:
     """Remove groups and all that belongs to them."""
-    for table in (tables.claims, tables.members, tables.notes, tables.blocks):
+    for table in (
+        tables.claims,
+        tables.members,
+        tables.notes,
+        tables.blocks,
+        tables.shares,
+        tables.positions,
+    ):
         connection.execute(delete(table).where(table.c.group_id.in_(group_ids)))
     connection.execute(delete(tables.groups).where(_groups.id.in_(group_ids)))
 

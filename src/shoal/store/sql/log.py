@@ -51,13 +51,7 @@ class SQLLog:
     def append(self, requests: Sequence[AppendRequest], now_ms: int) -> list[AppendAnswer]:
         """See LogStore."""
         with self._database.write() as connection:
-            tails = _load_tails(connection, {(r.stream_id, r.shard) for r in requests})
-            known = _load_producers(connection, requests)
-            writes = _Writes()
-            answers = [_append_one(request, tails, known, writes, now_ms) for request in requests]
-            writes.save(connection, now_ms)
-            self._database.dialect.announce(connection, sorted({stream for stream, _ in writes.tails}))
-        return answers
+            return appended(connection, self._database, requests, now_ms)
 
     def fetch(
         self,
@@ -142,6 +136,19 @@ class SQLLog:
                 return 0
         with self._database.write() as connection:
             return connection.execute(delete(tables.producers).where(old)).rowcount
+
+
+def appended(
+    connection: Connection, database: Database, requests: Sequence[AppendRequest], now_ms: int
+) -> list[AppendAnswer]:
+    """Append within a transaction, and tell who waits once it is committed."""
+    tails = _load_tails(connection, {(r.stream_id, r.shard) for r in requests})
+    known = _load_producers(connection, requests)
+    writes = _Writes()
+    answers = [_append_one(request, tails, known, writes, now_ms) for request in requests]
+    writes.save(connection, now_ms)
+    database.dialect.announce(connection, sorted({stream for stream, _ in writes.tails}))
+    return answers
 
 
 class _Writes:

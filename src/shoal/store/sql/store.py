@@ -14,6 +14,7 @@ from shoal.core.errors import StoreBusy
 from shoal.core.limits import RETRIES_MAX
 from shoal.lease_port import LiveTable
 from shoal.ports import MemberView, Place, ShardEnd
+from shoal.share_port import ShareNews
 from shoal.store.sql.catalog import SQLCatalog
 from shoal.store.sql.database import Database
 from shoal.store.sql.dialects import dialect_for
@@ -21,6 +22,8 @@ from shoal.store.sql.groups import SQLGroups
 from shoal.store.sql.leases import SQLLeaseTable
 from shoal.store.sql.log import SQLLog
 from shoal.store.sql.migration import migrate
+from shoal.store.sql.positions import SQLPositions
+from shoal.store.sql.shares import SQLShares
 from shoal.store.sql.tables import meta
 from shoal.store.sql.touches import SQLTouches
 from shoal.store.sql.watch import Watch
@@ -28,7 +31,7 @@ from shoal.store.sql.watch import Watch
 _IDENTITY: Final = "store_id"
 
 
-class SQLStore(SQLCatalog, SQLLog, SQLGroups, SQLTouches):
+class SQLStore(SQLCatalog, SQLLog, SQLGroups, SQLTouches, SQLShares, SQLPositions):
     """See Store. All of it shares one database, so that a split and an append meet in one row."""
 
     def __init__(self, database: Database) -> None:
@@ -36,6 +39,8 @@ class SQLStore(SQLCatalog, SQLLog, SQLGroups, SQLTouches):
         SQLLog.__init__(self, database)
         SQLGroups.__init__(self, database)
         SQLTouches.__init__(self, database)
+        SQLShares.__init__(self, database)
+        SQLPositions.__init__(self, database)
         self._database = database
         self.signal = Watch(database, self._look)
 
@@ -78,6 +83,9 @@ class SQLStore(SQLCatalog, SQLLog, SQLGroups, SQLTouches):
             found |= {place: end for place, end in self.ends(ends).items()}  # noqa: C416 - for the keys' type
         if views:
             found |= {place: end for place, end in self.assigned(views).items()}  # noqa: C416
+        news = [place for place in places if isinstance(place, ShareNews)]
+        if news:
+            found |= {place: end for place, end in self.share_news(news).items()}  # noqa: C416
         return found
 
     def close(self) -> None:

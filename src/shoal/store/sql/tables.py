@@ -39,6 +39,7 @@ _BYTEWISE: Final[dict[str, Any]] = {
 }
 _Id: Final = BigInteger().with_variant(Integer, "sqlite")
 _Blob: Final = LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
+_Text: Final = Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
 _Name: Final = String(NAME_LENGTH_MAX)
 
 meta: Final = Table(
@@ -170,6 +171,10 @@ groups: Final = Table(
     Column("lease_table", String(48)),
     Column("lease_store", String(32)),
     Column("failure", String(16)),
+    Column("visibility_ms", BigInteger),
+    Column("max_attempts", Integer),
+    Column("key_ordered", SmallInteger, nullable=False),
+    Column("unused_ms", BigInteger),
     Column("rules", Integer, nullable=False),
     Column("distrust_ms", BigInteger, nullable=False),
     Column("created_ms", BigInteger, nullable=False),
@@ -244,6 +249,34 @@ blocks: Final = Table(
     **_BYTEWISE,
 )
 
+shares: Final = Table(
+    "shoal_share",
+    metadata,
+    Column("group_id", _Id, primary_key=True, autoincrement=False),
+    Column("shard", Integer, primary_key=True, autoincrement=False),
+    Column("version", BigInteger, nullable=False),
+    Column("news", BigInteger, nullable=False),
+    # For people to read.
+    Column("since_ms", BigInteger, nullable=False),
+    Column("state", _Blob, nullable=False),
+    **_BYTEWISE,
+)
+
+positions: Final = Table(
+    "shoal_position",
+    metadata,
+    Column("group_id", _Id, primary_key=True, autoincrement=False),
+    Column("consumer", _Name, primary_key=True),
+    Column("incarnation", String(64), nullable=False),
+    Column("uses", BigInteger, nullable=False),
+    Column("idle_ms", BigInteger, nullable=False),
+    Column("offsets", _Text, nullable=False),
+    # For people to read.
+    Column("created_ms", BigInteger, nullable=False),
+    Column("saved_ms", BigInteger, nullable=False),
+    **_BYTEWISE,
+)
+
 sequences: Final = Table(
     "shoal_sequence",
     metadata,
@@ -259,7 +292,7 @@ epoch ever would otherwise meet another who does, in another group."""
 MIGRATIONS: Final[Sequence[Sequence[Table]]] = (
     (projects, streams, shards, batches),
     (producers,),
-    (groups, members, claims, notes, blocks, sequences),
+    (groups, members, claims, notes, blocks, shares, positions, sequences),
 )
 """What each version added, from version 1 on. A released entry is never changed; a new one is appended."""
 

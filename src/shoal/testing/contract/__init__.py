@@ -14,6 +14,7 @@ and servers that go away (`tests/crash`), or how fast anything is (`bench`).
 
 from shoal.testing.contract.appending import AppendContract
 from shoal.testing.contract.beating import BeatContract
+from shoal.testing.contract.broadcasting import BroadcastContract
 from shoal.testing.contract.checkpointing import CheckpointContract
 from shoal.testing.contract.following import FollowingContract
 from shoal.testing.contract.grouping import GroupContract
@@ -22,6 +23,7 @@ from shoal.testing.contract.owning import OwnershipContract
 from shoal.testing.contract.polling import ConsumerContract
 from shoal.testing.contract.producing import ProducerContract
 from shoal.testing.contract.reading import ReadContract
+from shoal.testing.contract.receiving import ReceivingContract
 from shoal.testing.contract.refusing import RefusalContract
 from shoal.testing.contract.retaining import RetentionContract
 from shoal.testing.contract.sending import SendContract
@@ -52,5 +54,7 @@ class HubContract(
     WorkerContract,
     ConsumerContract,
     FollowingContract,
+    ReceivingContract,
+    BroadcastContract,
 ):
     """Every test of the contract. Override `hub_url`, or also `hub` to share one hub among the tests."""

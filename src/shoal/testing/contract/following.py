@@ -10,11 +10,11 @@ import re
 import threading
 import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from shoal import Consumer, Hub, StreamShard
+from shoal import Consumer, Hub, RebalanceListener, StreamShard
 from shoal.core.errors import (
     ConsumerBusy,
     ConsumerClosed,
@@ -440,3 +440,25 @@ class FollowingContract(ConsumerSuite):
             Consumer(hub, **{"group": GROUP, **options})
         with Consumer(hub, GROUP) as consumer, pytest.raises(InvalidInput):
             consumer.poll(-1)
+
+    def test_what_is_no_list_of_shards_and_what_is_no_listener_is_refused(
+        self, hub: Hub, orders: str
+    ) -> None:
+        hub.create_stream(orders, shards=1)
+        given: Any = 5
+        with Consumer(hub, GROUP) as consumer:
+            for call in (consumer.pause, consumer.resume, consumer.end_offsets, consumer.beginning_offsets):
+                for given in (5, orders, StreamShard(orders, 0)):
+                    with pytest.raises(InvalidInput, match=r"shards=.*a list of"):
+                        call(given)
+            for given in (5, RebalanceListener):
+                with pytest.raises(InvalidInput, match=r"listener=.*on_assigned, on_revoked, on_lost"):
+                    consumer.subscribe([orders], listener=given)
+            assert consumer.subscription == []
+        with (
+            Consumer(hub, auto_offset_reset="none") as consumer,
+            pytest.raises(InvalidInput, match=r"auto_offset_reset='none': .*seek"),
+        ):
+            consumer.assign([(orders, 0)])
+        with pytest.raises(InvalidInput, match="options=5"):
+            Consumer(hub, GROUP, options=cast("Any", 5))

@@ -156,9 +156,26 @@ class ConsumerContract(ConsumerSuite):
             seen.extend((record.key, record.value) for record in batch)
         assert seen == [("k", 1), ("k", None)]
         assert isinstance(caught.value.__cause__, ValueError)
+        (batch,) = consumer.poll(5.0)  # Whoever polls on has not got it, nor what comes after it.
+        assert (batch.first_offset, checkpoints(hub, orders, GROUP)[0]) == (2, 0)
+        with pytest.raises(DeserializationFailed, match="offset=2: the value"):
+            list(batch)
         consumer.seek(0, caught.value.offset + 1)
         (batch,) = consumer.poll(5.0)
         assert [record.value for record in batch] == [4]
+
+    def test_what_cannot_be_deserialized_is_not_committed_by_a_loop_that_shrugs(
+        self, hub: Hub, orders: str, consume: Make
+    ) -> None:
+        hub.create_stream(orders, shards=1)
+        hub.append(orders, 0, [b"0", b"x", b"2"])
+        consumer = consume(value_deserializer=int)
+        consumer.subscribe([orders])
+        (batch,) = consumer.poll(5.0)
+        with pytest.raises(DeserializationFailed):
+            list(batch)
+        consumer.close()
+        assert checkpoints(hub, orders, GROUP) == {0: 1}
 
     # --- Commits. ---
 
@@ -270,13 +287,20 @@ class ConsumerContract(ConsumerSuite):
             (CheckpointMisuse, {0: 11}),
             (CheckpointMisuse, {0: 5, 1: 1}),
             (InvalidInput, {0: "five"}),
+            (InvalidInput, {0: -1}),
             (InvalidInput, {"zero": 5}),
             (InvalidInput, [5]),
         ]
         for kind, offsets in bad:
             with pytest.raises(kind):
                 consumer.commit(offsets)
+        with pytest.raises(NotOwner, match=r"shard=0 of stream 'other': .*`assignment`"):
+            consumer.position(("other", 0))
         assert consumer.committed(0) == 0
+        consumer.close()
+        for call in (consumer.commit, consumer.commit_async, consumer.pause):
+            with pytest.raises(ConsumerClosed):
+                call()
 
     # --- Hand-overs. ---
 
@@ -358,6 +382,34 @@ class ConsumerContract(ConsumerSuite):
         with pytest.raises(ZeroDivisionError):
             numbers(consumer, 2)
         assert numbers(consumer, 2) == [0, 1]
+
+    def test_whatever_the_users_functions_raise_a_close_hands_everything_over(
+        self, hub: Hub, project: str, consume: Make
+    ) -> None:
+        names = [f"{project}/one", f"{project}/two"]
+        for name in names:
+            hub.create_stream(name, shards=1)
+            append_numbers(hub, name, 0, range(2))
+
+        def fail(*_: object) -> None:
+            raise ZeroDivisionError
+
+        consumer = consume()
+        consumer.subscribe(names, listener=Listening(on_revoked=fail))
+        numbers(consumer, 4)
+        consumer.commit_async({(names[0], 0): 1}, callback=fail)
+        with pytest.raises(ZeroDivisionError):
+            consumer.close()
+        for name in names:
+            assert hub.describe_group(name, GROUP).members == ()
+            assert checkpoints(hub, name, GROUP) == {0: 2}
+        consumer = consume()
+        consumer.subscribe(names, listener=Listening(on_revoked=fail))
+        polled_until([consumer], lambda: len(consumer.assignment) == 2, "both are there")
+        with pytest.raises(ZeroDivisionError):
+            consumer.unsubscribe()
+        assert (consumer.subscription, consumer.assignment) == ([], [])
+        consumer.close()
 
     def test_children_follow_when_all_of_their_parent_is_committed(
         self, hub: Hub, orders: str, consume: Make

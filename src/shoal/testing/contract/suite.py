@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -13,6 +13,13 @@ import shoal
 from shoal import Hub
 
 ConnectAgain = Callable[..., Hub]
+Test = TypeVar("Test", bound=Callable[..., None])
+
+
+def of_rules(test: Test) -> Test:
+    """A test of rules that a store has no part in: who has one hub on several stores may run it on one."""
+    test.is_of_rules = True  # type: ignore[attr-defined]
+    return test
 
 
 class HubSuite:

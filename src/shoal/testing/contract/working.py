@@ -362,13 +362,14 @@ class WorkerContract(HubSuite):
             refused.start()
         assert not refused.is_running
         refused.stop()
-        with work(save_now, "bert", timeout=3.0, in_order=False) as worker:
+        rules = FailureRules(policy=Policy.STOP)
+        with work(save_now, "bert", timeout=3.0, in_order=False, failure=rules) as worker:
             eventually(lambda: worker.shards == {0: "processing"}, "it works")
             with pytest.raises(InvalidInput):
                 worker.start()
         (group,) = hub.list_groups(orders)
         assert (group.settings.coordination, group.settings.timeout_ms) == (coordination, 3000)
-        assert not group.settings.in_order
+        assert (group.settings.in_order, group.settings.failure) == (False, Policy.STOP)
         with work(save_now, "carl", create_group=False):
             pass
 

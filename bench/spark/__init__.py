@@ -1,0 +1,1 @@
+"""`make bench-spark`: the lines of Spark's side, with their ratios."""

@@ -1,0 +1,279 @@
+"""What a sink has begun and finished, kept beside the log: how a batch that is run again is known again.
+
+A streaming query runs a batch again after a crash, and a task again after a failure, with the same rows.
+The log itself drops a repeated append by (producer, epoch, sequence), here (query and partition, batch,
+number). Some facts of the first attempt must outlive it, or the repeat would not be one:
+
+1. *The map it began with.* A shard may be split between two attempts; rows sent by the new map would be
+   stored a second time. A stream's claim, made once for a batch by whichever of its tasks comes first, says
+   how many shards it had. All attempts begin there and follow closed shards one generation at a time
+   (`ShardMap.past`), so that each piece is offered first to the shard it was sent to before, which says
+   "stored", or "closed, and never will be".
+2. *Where it ended.* When a task fails before the sink, in Spark's own code, the sink's input does not break
+   off: it ends, as if the partition were complete, and the rows that were left are sent as a last, shorter
+   piece. So where the input ends is noted before that piece is sent, and later attempts cut there as well.
+3. *That a batch is complete, and what it held.* For the same reason no task can know this; the driver notes
+   it when Spark commits the batch. Rows that come again are dropped whole, whatever their order, after a
+   look whether they are the same: the number of rows, of their keys' bytes, and the sum of those. If a
+   batch is run again with its rows divided differently, dropping would lose some and storing would double
+   others; this is refused.
+
+The ledger is a stream of one shard, `spark.ledger`, in the project of the stream that is written. It uses
+the hub's own idempotent append and nothing else, so every hub has it. A task costs one commit more, or two
+if its rows do not fit one append; a batch one for its end. Each note is the first of its number: the claim
+of a batch is number 0 of the producer "query" in epoch "batch", that of a stream of "query and stream", the
+beginning of a partition of "query and partition", followed there by the ends that attempts came to. An
+epoch that is too old is refused: a batch below one that was begun (a checkpoint that was set back, a task
+left over from an earlier batch) writes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, TypeVar
+from uuid import uuid4
+
+from shoal.core.errors import (
+    DeliveryTimeout,
+    OffsetExpired,
+    ProducerFenced,
+    ShoalError,
+    StreamExists,
+    UnknownStream,
+)
+from shoal.core.limits import PRODUCER_STATE_KEPT_MS
+from shoal.core.model import Appended, ShardId, StreamInfo, StreamName, StreamSettings
+from shoal.core.reading import ReadLimits
+from shoal.ports import HubService, Submission
+from shoal.wire.fitting import fit_records
+from shoal.wire.layout import Layout
+
+LEDGER: Final = "spark.ledger"
+_SHARD: Final = ShardId(0)
+_KEPT_BYTES: Final = 256_000_000
+_RETRY_S: Final = 120.0
+"""As long as a producer tries: a store that restarts is back by then."""
+
+Result = TypeVar("Result")
+
+
+class NotRepeated(ShoalError):
+    """A batch or a task was run again with other rows than before; exactly once cannot be kept."""
+
+    def __init__(self, *, where: str, detail: str) -> None:
+        super().__init__(
+            f"{where} was run before with other rows: {detail}. Rows must come in the same partitions and "
+            "order when a batch is run again: restart with the same number of partitions, put "
+            ".repartition(n) or .sortWithinPartitions(…) before the sink, or run this batch once with "
+            "exactlyOnce=false, which may store rows twice"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who writes: one partition of one batch of one query."""
+
+    query: str
+    batch: int
+    partition: int
+
+    @property
+    def producer(self) -> str:
+        """The name of the partition in the log."""
+        return f"spark.{self.query}.{self.partition}"
+
+    def __str__(self) -> str:
+        return f"partition {self.partition} of batch {self.batch} of query {self.query}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What a partition held, whatever its order."""
+
+    rows: int = 0
+    key_bytes: int = 0
+    key_sum: int = 0
+
+    def __add__(self, other: Contents) -> Contents:
+        return Contents(
+            rows=self.rows + other.rows,
+            key_bytes=self.key_bytes + other.key_bytes,
+            key_sum=(self.key_sum + other.key_sum) % (1 << 62),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """What the ledger says to a task that begins."""
+
+    claim: int
+    """Where the notes of the batch begin."""
+    buffer_bytes: int
+    """How rows were gathered the first time: pieces are the same only if they are cut at the same rows."""
+    is_first: bool
+    """Nobody has begun this partition before."""
+    ends: tuple[int, ...] = ()
+    """So many rows had come when the input of an earlier attempt ended, in the order of the notes."""
+    done: Mapping[int, Contents] | None = None
+    """What each partition held, if the batch is complete."""
+
+
+class Ledger:
+    """The notes of sinks about the streams of one project."""
+
+    def __init__(self, service: HubService, project: str) -> None:
+        self._service = service
+        self._name = StreamName(project, LEDGER)
+        self._ledger = _found_or_made(service, self._name)
+        self._layout = Layout(None)
+
+    def begin(self, who: Identity, buffer_bytes: int, end: int | None) -> Beginning:
+        """Note that the partition begins, and that it ends after so many rows if that is known already."""
+        mark = uuid4().hex
+        facts = {"begins": mark, "partition": who.partition, "buffer": buffer_bytes, "end": end}
+        claim, _ = self._append(who, [(_of_batch(who), 0, {"claimed": True}), (_of_task(who), 0, facts)])
+        first: dict[str, Any] | None = None
+        ends: list[int | None] = []
+        done: dict[int, Contents] | None = None
+        # All notes of the batch, also for a partition that nobody has begun: the batch may be complete.
+        for note in self._notes(who, claim):
+            if "done" in note:
+                done = {int(number): Contents(**held) for number, held in note["done"].items()}
+            elif note.get("partition") == who.partition and "begins" in note:
+                first = note
+                ends.append(note["end"])
+            elif note.get("partition") == who.partition and "ends" in note:
+                ends.append(note["ends"])
+        assert first is not None, "it was noted just now, or before"
+        is_first = first["begins"] == mark
+        return Beginning(
+            claim=claim,
+            buffer_bytes=first["buffer"],
+            is_first=is_first,
+            ends=() if is_first else tuple(end for end in ends if end is not None),
+            done=done,
+        )
+
+    def claim_stream(self, who: Identity, stream: StreamInfo) -> int:
+        """How many shards a stream had when the batch first came to it."""
+        facts = {"stream": stream.id, "born": len(stream.shards)}
+        (at,) = self._append(who, [(f"{_of_batch(who)}.stream-{stream.id}", 0, facts)])
+        born: int = self._read(at)["born"]
+        return born
+
+    def note_end(self, who: Identity, number: int, rows: int) -> None:
+        """Note, as the partition's so-and-so-many-th note, that its input ended after so many rows."""
+        facts = {"ends": rows, "partition": who.partition}
+        (at,) = self._append(who, [(_of_task(who), number, facts)])
+        if self._read(at)["ends"] != rows:
+            raise NotRepeated(where=str(who), detail="another attempt runs, and its rows ended elsewhere")
+
+    def finish(self, query: str, batch: int, claim: int, held: Mapping[int, Contents]) -> None:
+        """Note that a batch is complete, unless partitions were begun, in any attempt, that hold nothing now.
+
+        Again is as once.
+        """
+        who = Identity(query=query, batch=batch, partition=-1)
+        notes = list(self._notes(who, claim))
+        if any("done" in note for note in notes):
+            return  # Its tasks have looked whether what they had now is what was there then.
+        begun = {note["partition"] for note in notes if "begins" in note}
+        if missing := begun - set(held):
+            raise NotRepeated(
+                where=f"batch {batch} of query {query}",
+                detail=f"partitions {sorted(missing)[:5]} were written then, and hold nothing now",
+            )
+        facts = {"done": {str(number): asdict(contents) for number, contents in held.items()}}
+        self._append(who, [(f"{_of_batch(who)}.done", 0, facts)])
+
+    def _append(self, who: Identity, notes: Sequence[tuple[str, int, dict[str, Any]]]) -> list[int]:
+        """Where the notes are: these, or those that were there before under their numbers."""
+        submissions = []
+        for producer, number, facts in notes:
+            value = json.dumps({"query": who.query, "batch": who.batch, **facts}, separators=(",", ":"))
+            record = fit_records(self._layout, [value.encode()], [None], [time.time_ns() // 1_000_000], None)
+            submissions.append(
+                Submission(shard=_SHARD, batch=record, producer=producer, epoch=who.batch, sequence=number)
+            )
+        return [
+            self._place(who, answer)
+            for answer in patiently(lambda: self._service.append(self._ledger, submissions))
+        ]
+
+    def _place(self, who: Identity, answer: Appended | ShoalError) -> int:
+        match answer:
+            case Appended(first_offset=first):
+                return first
+            case ProducerFenced(current=current):
+                raise fenced(who, current) from answer
+            case _:
+                raise answer
+
+    def _read(self, offset: int) -> dict[str, Any]:
+        (note,) = self._part(offset, ReadLimits(max_records=1))[0]
+        return note
+
+    def _notes(self, who: Identity, offset: int) -> Iterator[dict[str, Any]]:
+        """All notes of a batch."""
+        while True:
+            notes, after = self._part(offset, ReadLimits())
+            if not notes:
+                return
+            yield from (note for note in notes if (note["query"], note["batch"]) == (who.query, who.batch))
+            offset = after
+
+    def _part(self, offset: int, limits: ReadLimits) -> tuple[list[dict[str, Any]], int]:
+        try:
+            part = patiently(lambda: self._service.read(self._name, _SHARD, offset, limits))
+        except OffsetExpired as error:
+            raise NotRepeated(
+                where="this batch", detail=f"its notes in {self._name} are no longer kept ({error})"
+            ) from error
+        return [json.loads(record.value) for record in part], part.next_offset
+
+
+def _of_batch(who: Identity) -> str:
+    return f"spark.{who.query}"
+
+
+def _of_task(who: Identity) -> str:
+    return f"spark.{who.query}.{who.partition}"
+
+
+def fenced(who: Identity, current: int) -> ShoalError:
+    """The error of a task whose batch is older than one that was begun."""
+    return ShoalError(
+        f"{who}: batch {current} of this query has written already, so this task belongs to the past and "
+        "wrote nothing more; if the query's checkpoint was set back on purpose, start it with a new one"
+    )
+
+
+def patiently(call: Callable[[], Result]) -> Result:
+    """The call's result, asked for again while the failure is one that passes."""
+    began_s, wait_s = time.monotonic(), 0.02
+    while True:
+        try:
+            return call()
+        except ShoalError as error:
+            waited_s = time.monotonic() - began_s
+            if not error.retriable:
+                raise
+            if waited_s > _RETRY_S:
+                raise DeliveryTimeout(shard=0, records=0, waited_s=_RETRY_S, last=str(error)) from error
+        time.sleep(wait_s)
+        wait_s = min(wait_s * 2, 1.0)
+
+
+def _found_or_made(service: HubService, name: StreamName) -> StreamInfo:
+    try:
+        return patiently(lambda: service.describe_stream(name))
+    except UnknownStream:
+        pass
+    settings = StreamSettings(retention_ms=PRODUCER_STATE_KEPT_MS, retention_bytes=_KEPT_BYTES)
+    try:
+        return patiently(lambda: service.create_stream(name, settings, 1))
+    except StreamExists:  # Another task was faster.
+        return patiently(lambda: service.describe_stream(name))
