@@ -165,6 +165,7 @@ EXAMPLES = [
     "poll_thread_per_consumer",
     "poll_worker_threads",
     "retry_and_dead_letters",
+    "spark_processor",
     "typed_columns",
     "word_count",
     "work_queue",
@@ -177,7 +178,7 @@ def test_an_example_prints_what_its_readme_says(name: str) -> None:
     shown = re.search(r"```console\n\$ python (.+)\n([^`]*)```", text)
     assert shown is not None
     done = subprocess.run(
-        [sys.executable, *shown[1].split()], cwd=ROOT, check=True, capture_output=True, text=True, timeout=60
+        [sys.executable, *shown[1].split()], cwd=ROOT, check=True, capture_output=True, text=True, timeout=240
     )
     assert done.stdout == shown[2]
 

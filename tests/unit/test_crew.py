@@ -382,6 +382,15 @@ def test_what_holds_a_shard_up_is_shown_at_once_and_then_now_and_then() -> None:
     assert [order.block for order in hands.turn() if isinstance(order, Show)] == [None]
 
 
+def test_what_was_shown_before_stays_until_user_code_comes_back() -> None:
+    hands = Hands(replace(RULES, shown={ONE: "ValueError: odd"}))
+    tenure = hands.processing(ONE)
+    given = hands.give(tenure, 3)
+    assert not [order for order in given if isinstance(order, Show)], "whether it goes on now, nobody knows"
+    hands.come_back(given)
+    assert [order.block for order in hands.turn() if isinstance(order, Show)] == [None]
+
+
 def test_it_asks_whether_all_is_drained_and_stops_when_it_is() -> None:
     hands = Hands(replace(RULES, limits={ONE: 2}))
     tenure = hands.processing(ONE)

@@ -11,6 +11,7 @@ import socket
 import time
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -22,6 +23,7 @@ from shoal.cli.options import DEFAULT_HUB, AsJson, HubUrl, LeasesUrl
 from shoal.cli.repeating import checked_interval
 from shoal.cli.values import parse_position, parse_seconds, parse_size
 from shoal.cli.work_output import JsonLines, LiveTable, LogLines, Unread
+from shoal.cli.work_spark import SparkWork, refuse, work_on_spark
 from shoal.consumer.options import Lanes
 from shoal.core.errors import InvalidInput, UnknownGroup
 from shoal.core.group import Coordination
@@ -39,6 +41,14 @@ from shoal.fleet.watching import GroupWatch
 
 if TYPE_CHECKING:
     from shoal.metrics import MetricsServer
+
+
+class Engine(StrEnum):
+    """Where processors run."""
+
+    PROCESSES = "processes"
+    SPARK = "spark"
+
 
 _NEW: Final = "For a group that is made: "
 _REPORT_S: Final = 1.0
@@ -66,8 +76,33 @@ def work(
     stream: Annotated[str, typer.Option("--stream", "-s", metavar="STREAM", help="NAME, or PROJECT/NAME.")],
     group: Annotated[str, typer.Option("--group", "-g", metavar="GROUP", help="The group to work for.")],
     processes: Annotated[
-        int, typer.Option("--processes", "-n", min=1, max=PROCESSES_MAX, help="How many processes.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            "--processes", "-n", min=1, max=PROCESSES_MAX, help="How many processes. Without it, 1."
+        ),
+    ] = None,
+    engine: Annotated[
+        Engine,
+        typer.Option(help="Where the processor runs: in processes, or on Spark's executors."),
+    ] = Engine.PROCESSES,
+    master: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="--engine spark: the master. Without it, spark-submit's, or local[*]."
+        ),
+    ] = None,
+    conf: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="--engine spark: a setting of Spark's; again for each."),
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="--engine spark: for Spark's own checkpoint. Without it, a temporary one: how far it is, "
+            "the group knows.",
+        ),
+    ] = None,
     hub: HubUrl = DEFAULT_HUB,
     leases: LeasesUrl = None,
     name: Annotated[
@@ -195,7 +230,37 @@ def work(
     )
     bound_s = WorkerOptions(**options).stop_timeout
     checked_name("group", group)
-    names = _names(name, processes)
+    if engine is Engine.SPARK:
+        refuse(
+            {
+                "processes": processes,
+                "lanes": lanes,
+                "lane_processes": lane_processes,
+                "metrics_port": metrics_port,
+            }
+        )
+        work_on_spark(
+            SparkWork(
+                processor=processor,
+                hub=hub,
+                leases=leases,
+                stream=stream,
+                group=group,
+                name=name,
+                options=options,
+                master=master,
+                conf=conf or (),
+                checkpoint=checkpoint,
+                every_s=every_s,
+                stop_timeout_s=bound_s,
+                as_json=json,
+            )
+        )
+        return
+    for given, value in (("master", master), ("conf", conf), ("checkpoint", checkpoint)):
+        if value:
+            raise InvalidInput(given, value, "it is for --engine spark")
+    names = _names(name, processes or 1)
     load(processor)
 
     jobs = [

@@ -10,7 +10,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from shoal.core.aside import Origin, dead_stream, kept_for_ever, origin_of, own_headers, retry_stream
+from shoal.consumer.membership import boot_ms
+from shoal.core.aside import (
+    Origin,
+    dead_stream,
+    due_ms,
+    kept_for_ever,
+    origin_of,
+    own_headers,
+    retry_stream,
+)
 from shoal.core.errors import StreamExists
 from shoal.core.model import StreamInfo, StreamName
 from shoal.core.retry import FailureRules
@@ -20,6 +29,11 @@ from shoal.wire.batch import Batch
 from shoal.wire.record import Record
 
 _ERROR_MAX = 1000
+
+
+def retry_due_ms(rules: FailureRules, tier: int, set_aside_ms: int) -> int:
+    """When a record of the retry stream may be handed out, on the clock that deadlines count by."""
+    return due_ms(rules, tier, set_aside_ms, time.time_ns() // 1_000_000, boot_ms())
 
 
 class Appending(Protocol):

@@ -83,13 +83,14 @@ class Runtime:
         due_ms: DueMs | None = None,
         targets: Mapping[ShardId, int] | None = None,
         drained: AskIfDrained | None = None,
+        shown: Mapping[ShardId, str] | None = None,
         over: Callable[[], None] = lambda: None,
         poller: Poller | None = None,
     ) -> None:
         """`aside`: where records are set aside. `targets`: where each shard is to stop; others at once.
 
-        `drained`: it stops when this says so. `over` is called when it has ended. `poller`: who comes for
-        what is to be processed.
+        `drained`: it stops when this says so. `shown`: what people see to hold shards up already. `over` is
+        called when it has ended. `poller`: who comes for what is to be processed.
         """
         self.error: BaseException | None = None
         """Why it stopped by itself."""
@@ -127,7 +128,7 @@ class Runtime:
             due_ms=due_ms,
         )
         self._errands = Threads("shoal-errand", _ERRANDS, self._failed)
-        crew_rules = _crew_rules(options, rules, targets, is_on_demand=poller is not None)
+        crew_rules = _crew_rules(options, rules, targets, shown or {}, is_on_demand=poller is not None)
         self._crew = Crew(crew_rules, boot_ms())
         self._hands: dict[Tenure, Held] = {}
         """Processors and records of all tenures that have not ended."""
@@ -569,6 +570,7 @@ def _crew_rules(
     options: WorkerOptions,
     rules: FailureRules,
     targets: Mapping[ShardId, int] | None,
+    shown: Mapping[ShardId, str],
     *,
     is_on_demand: bool,
 ) -> CrewRules:
@@ -588,4 +590,5 @@ def _crew_rules(
         fetch_interval_ms=in_ms(options.fetch_interval),
         idle_ms=in_ms(options.call_when_idle),
         limits=targets,
+        shown=shown,
     )

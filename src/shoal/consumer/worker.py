@@ -9,26 +9,25 @@ import logging
 import os
 import signal
 import threading
-import time
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
-from shoal.consumer.aside import Aside
+from shoal.consumer.aside import Aside, retry_due_ms
 from shoal.consumer.figures import Lag, WorkerFigures, shard_lag
 from shoal.consumer.held import Hosting, InThreads
 from shoal.consumer.joining import HubCalls, as_retry, checked_hub, own_name, see_group
 from shoal.consumer.lane_pool import LanePool
-from shoal.consumer.membership import Membership, boot_ms
+from shoal.consumer.membership import Membership
 from shoal.consumer.options import Lanes, WorkerOptions
 from shoal.consumer.processor import Factory, factory_of
 from shoal.consumer.runtime import Runtime, ShardListener
 from shoal.consumer.statistics import COUNTERS, WorkerStats
 from shoal.consumer.watching import Watch
-from shoal.core.aside import due_ms
 from shoal.core.checking import is_number
 from shoal.core.draining import Drained, drained
 from shoal.core.errors import InvalidInput
@@ -149,7 +148,7 @@ class Worker:
         if aside is not None:  # Even if nothing is tried again: dead letters are replayed through it.
             aside.see_retry()
             settings = see_group(self._hub, str(aside.retry), self.group, as_retry(options))
-            self._begin(str(aside.retry), settings, aside=aside, due_ms=self._due_ms)
+            self._begin(str(aside.retry), settings, aside=aside, due_ms=partial(retry_due_ms, self._rules))
         self._watch.start()
 
     def _begin(self, stream: str, settings: GroupSettings, **how: Any) -> None:
@@ -195,10 +194,6 @@ class Worker:
             if self._pool is not None:
                 self._pool.close()
             self._is_over.set()
-
-    def _due_ms(self, tier: int, set_aside_ms: int) -> int:
-        wall_ms = time.time_ns() // 1_000_000
-        return due_ms(self._rules, tier, set_aside_ms, wall_ms, boot_ms())
 
     def stop(self, timeout: float | None = None) -> None:
         """Finish what runs, hand everything over, leave. Raises what ended the worker by itself, if it did.

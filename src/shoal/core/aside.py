@@ -82,6 +82,11 @@ def due_ms(rules: FailureRules, tier: int, set_aside_ms: int, wall_ms: int, now_
     It was set aside at `set_aside_ms` of a wall clock, which shows `wall_ms` now. However the wall clocks
     jump, nobody waits longer than the delay.
     """
+    longest_ms = delay_ms(rules, tier)
+    return now_ms + min(max(0, set_aside_ms + longest_ms - wall_ms), longest_ms)
+
+
+def delay_ms(rules: FailureRules, tier: int) -> int:
+    """How long a record waits in this shard of the retry stream."""
     delays_s = rules.delays_s or (0.0,)  # Without any, only what was replayed is here.
-    delay_ms = round(delays_s[min(tier, len(delays_s) - 1)] * 1000)
-    return now_ms + min(max(0, set_aside_ms + delay_ms - wall_ms), delay_ms)
+    return round(delays_s[min(tier, len(delays_s) - 1)] * 1000)

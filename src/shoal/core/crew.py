@@ -11,7 +11,7 @@ being finished here, unless that was given up; what is lost, or was let go of, b
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, assert_never
 
 from shoal.core.budget import Budget
@@ -82,6 +82,8 @@ class CrewRules:
     """User code is told when there was nothing new for so long."""
     limits: Mapping[ShardId, int] | None = None
     """Where each shard is to stop, others at once; None: nowhere."""
+    shown: Mapping[ShardId, str] = field(default_factory=dict)
+    """What people see to hold shards up already: it was said before, under the same epochs."""
 
 
 class Crew:
@@ -218,6 +220,8 @@ class Crew:
             limit=None if limits is None else limits.get(shard, 0),
             is_on_demand=self._rules.is_on_demand,
         )
+        tenure.shown = self._rules.shown.get(shard)
+        tenure.is_shown_before = tenure.shown is not None
         if self.is_stopping:
             tenure.ask(Reason.STOPPED)
         self.held[shard] = tenure
@@ -358,8 +362,10 @@ class Crew:
             blocked = tenure.blocked
             error = None if blocked is None else f"{blocked.failure.kind}: {blocked.failure.text}"
             is_due = error is not None and now_ms - tenure.shown_ms >= _SHOWN_MS
+            if error is None and tenure.is_shown_before and not tenure.has_returned:
+                continue  # Whether it goes on now, is not known yet.
             if error != tenure.shown or is_due:
-                tenure.shown, tenure.shown_ms = error, now_ms
+                tenure.shown, tenure.shown_ms, tenure.is_shown_before = error, now_ms, False
                 block = None
                 if blocked is not None and error is not None:
                     block = Block(epoch=tenure.epoch, attempts=blocked.attempts, error=error)

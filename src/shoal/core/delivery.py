@@ -85,6 +85,8 @@ class Tenure:
         self.shown: str | None = None
         """What people were last told that holds it up, and when."""
         self.shown_ms = 0
+        self.is_shown_before = False
+        """They were told of it before this tenure was made."""
         self.is_paused = False
         """User code wants nothing of it for now."""
         self._has_moved = False
@@ -159,6 +161,11 @@ class Tenure:
     def is_running(self) -> bool:
         """Whether a task of its own has not come back yet."""
         return any(lane.task is not None for lane in self.lanes)
+
+    @property
+    def has_returned(self) -> bool:
+        """Whether user code has come back from anything."""
+        return any(lane.finished for lane in self.lanes)
 
     @property
     def position(self) -> int:

@@ -13,15 +13,17 @@ if TYPE_CHECKING:
     from pyspark_shoal import DefaultSource as ShoalDataSource
     from shoal.spark.draining import drain
     from shoal.spark.keeping import keep_running
+    from shoal.spark.processors import run
     from shoal.spark.reasons import reason
 
-__all__ = ["ShoalDataSource", "drain", "keep_running", "reason"]
+__all__ = ["ShoalDataSource", "drain", "keep_running", "reason", "run"]
 
 _ROOMS = {
     "ShoalDataSource": ("pyspark_shoal", "DefaultSource"),
     "drain": ("shoal.spark.draining", "drain"),
     "keep_running": ("shoal.spark.keeping", "keep_running"),
     "reason": ("shoal.spark.reasons", "reason"),
+    "run": ("shoal.spark.processors", "run"),
 }
 
 

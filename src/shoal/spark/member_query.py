@@ -79,12 +79,12 @@ class MemberQuery:
             self._news.seen(streams.values())
             return start, 0
         end = manifest_of(before.query, chosen).to_json()
-        self._planned = {_key(end): chosen}
+        self._planned = {offset_key(end): chosen}
         return end, available
 
     def spans(self, start: dict[str, Any], end: dict[str, Any]) -> list[Span]:
         del start
-        key = _key(end)
+        key = offset_key(end)
         if key not in self._planned:
             batch = manifest(end)
             streams = self._look(batch.query)
@@ -126,14 +126,14 @@ class MemberQuery:
 
     def _parts(self, start: dict[str, Any], before: Manifest) -> Sequence[Part]:
         """What the batch that is over was made of, as it was read."""
-        planned = self._planned.get(_key(start))
+        planned = self._planned.get(offset_key(start))
         return before.parts if planned is None else manifest_of(before.query, planned).parts
 
     def _close_batch(self, name: str, info: StreamInfo, parts: Sequence[Part]) -> None:
         """Save what it brought, and let go of what is asked back or has ended."""
         assert self._group is not None
         membership = self._group.of(name)
-        leases = _leases(membership)
+        leases = leases_of(membership)
         tenures = members.held(self._tenures.get(name, {}), leases)
         tenures = members.finished(tenures, info.id, [part for part in parts if part.stream == name])
         told = members.boundary(tenures, leases, info)
@@ -160,7 +160,7 @@ class MemberQuery:
             membership, tenures = self._group.of(name), self._tenures[name]
             leases = {
                 shard: lease
-                for shard, lease in _leases(membership).items()
+                for shard, lease in leases_of(membership).items()
                 if shard in tenures
                 and tenures[shard].epoch == lease.epoch
                 and membership.may_act(shard, lease.epoch)
@@ -182,7 +182,7 @@ class MemberQuery:
         assert self._group is not None
         found = []
         for name, info in streams.items():
-            self._tenures[name] = members.held(self._tenures.get(name, {}), _leases(self._group.of(name)))
+            self._tenures[name] = members.held(self._tenures.get(name, {}), leases_of(self._group.of(name)))
             found += members.replayed(
                 [part for part in parts if part.stream == name],
                 info,
@@ -198,7 +198,7 @@ class MemberQuery:
         wanted = {name: {part.shard for part in parts if part.stream == name} for name in streams}
         deadline = time.monotonic() + self._group.patience_s
         while time.monotonic() < deadline and any(
-            self._may_come(name, shards, set(_leases(self._group.of(name))))
+            self._may_come(name, shards, set(leases_of(self._group.of(name))))
             for name, shards in wanted.items()
         ):
             self._rest()
@@ -221,13 +221,17 @@ class MemberQuery:
             if spans := self._due(streams):
                 return spans
             if not any(
-                self._may_come(name, set(until), set(self._tenures[name]), until)
+                self._may_come(name, set(until), self._mine(name), until)
                 for name, until in self._until.items()
                 if name in streams
             ):
                 break
             self._rest()
         return []
+
+    def _mine(self, name: str) -> set[int]:
+        """Shards that were looked at when it was decided what is due."""
+        return set(self._tenures[name])
 
     def _may_come(
         self, name: str, shards: set[int], mine: set[int], until: Mapping[int, int] | None = None
@@ -273,9 +277,11 @@ class MemberQuery:
         self._group.join(streams)
 
 
-def _leases(membership: Membership) -> dict[int, Lease]:
+def leases_of(membership: Membership) -> dict[int, Lease]:
+    """What a membership holds, by plain numbers."""
     return {int(shard): lease for shard, lease in membership.leases.items()}
 
 
-def _key(offset: Mapping[str, Any]) -> str:
+def offset_key(offset: Mapping[str, Any]) -> str:
+    """An offset of Spark's as a key."""
     return json.dumps(offset)

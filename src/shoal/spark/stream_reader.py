@@ -25,6 +25,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from shoal.connect import Hub
 from shoal.spark.batch_reader import SpanPartition
 from shoal.spark.executor_reading import Reading, read_spans
 from shoal.spark.hubs import hub_at
@@ -69,10 +70,8 @@ class Query(Protocol):
 class _Running:
     """What the planning object has, and the pickled one has not."""
 
-    def __init__(self, options: SourceOptions) -> None:
-        hub = hub_at(options.hub, keeps=True)
-        self.news = News(hub)
-        self.query: Query = (MemberQuery if options.is_member else LoneQuery)(hub, options, self.news)
+    def __init__(self, query: Query, news: News) -> None:
+        self.query, self.news = query, news
         self.first: dict[str, Any] | None = None
         self.idle_at: dict[str, Any] | None = None
         """The offset at which nothing was new."""
@@ -159,11 +158,16 @@ class ShoalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _begin(self) -> _Running:
         if self._running is None:
-            streams = streams_at_first(hub_at(self._options.hub, keeps=True), self._options.subscription)
-            check_schema(self._reading.schema, list(streams.values()))
-            self._running = _Running(self._options)
+            hub = hub_at(self._options.hub, keeps=True)
+            news = News(hub)
+            self._running = _Running(self._query(hub, news), news)
             _stop_on_sigterm()
         return self._running
+
+    def _query(self, hub: Hub, news: News) -> Query:
+        options = self._options
+        check_schema(self._reading.schema, list(streams_at_first(hub, options.subscription).values()))
+        return (MemberQuery if options.is_member else LoneQuery)(hub, options, news)
 
     def _limits(self, limit: ReadLimit, is_available_now: bool) -> Limits:
         """Spark's word for everything overrules the options: Trigger.Once means all."""

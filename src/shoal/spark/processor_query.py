@@ -1,0 +1,185 @@
+"""A query that gives shards to processors: a member of the group, which hands its leases to tasks.
+
+The process that Spark keeps for the source holds the membership, and beats. Tasks work under its epochs, and
+move the group's checkpoints themselves; so between two batches there is nothing to save, and what is asked
+back is let go of as it stands.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from shoal.connect import Hub
+from shoal.consumer.aside import retry_due_ms
+from shoal.consumer.membership import boot_ms, insist
+from shoal.core.aside import delay_ms, retry_stream
+from shoal.core.describing import GroupShard
+from shoal.core.errors import StoreError
+from shoal.core.limits import OFFSET_MAX
+from shoal.core.model import StreamInfo
+from shoal.core.names import stream_name
+from shoal.core.reading import ReadLimits
+from shoal.core.retry import FailureRules
+from shoal.spark.member_query import MemberQuery, leases_of, offset_key
+from shoal.spark.memberships import tell_group
+from shoal.spark.news import News
+from shoal.spark.plan import stays
+from shoal.spark.plan.limits import Limits
+from shoal.spark.plan.offsets import Part
+from shoal.spark.plan.spans import Span
+from shoal.spark.plan.stays import Offer
+from shoal.spark.source_options import SourceOptions
+from shoal.spark.streams import OUTAGE_S
+
+_ROUND: Final = "round"
+"""In Spark's offsets: two batches may be made of the same parts, when nothing was declared done."""
+
+
+class ProcessorQuery(MemberQuery):
+    """See Query. Of the main stream, and of the retry stream if there is one."""
+
+    def __init__(
+        self, hub: Hub, options: SourceOptions, news: News, *, stream: str, rules: FailureRules
+    ) -> None:
+        super().__init__(hub, options, news)
+        self._rules = rules
+        assert options.group is not None
+        self._retry = str(retry_stream(stream_name(stream), options.group))
+        self._seen: dict[str, dict[int, GroupShard]] = {}
+        """The group as of the last boundary, by stream and shard."""
+        self._offers: dict[str, dict[int, Offer]] = {}
+        self._ready: dict[tuple[int, int], int] = {}
+        """When the first record that waits in a shard of the retry stream comes due, by shard and offset."""
+        self._looked_at: dict[str, set[int]] = {}
+        self._is_at_work = False
+        """Tasks may be running."""
+
+    @property
+    def member(self) -> str:
+        """The name under which the group knows the query."""
+        assert self._group is not None
+        return self._group.name
+
+    def latest(self, start: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], int]:
+        self._is_at_work = False
+        end, available = super().latest(start, limits)
+        if end is start:
+            return start, 0
+        spans = self._planned[offset_key(end)]
+        for name in {span.stream for span in spans}:
+            mine = [span for span in spans if span.stream == name]
+            self._offers[name] = stays.offered(
+                mine,
+                self._offers.get(name, {}),
+                self._rules.backoff,
+                now_ms=boot_ms(),
+                dice=random.random(),
+            )
+        end = {**end, _ROUND: int(start.get(_ROUND, 0)) + 1}
+        self._planned = {offset_key(end): spans}
+        self._is_at_work = True
+        return end, available
+
+    def spans(self, start: dict[str, Any], end: dict[str, Any]) -> list[Span]:
+        """What an earlier run began is not repeated as it was, but planned anew from where the group is."""
+        del start
+        return self._planned.get(offset_key(end), [])
+
+    def in_order(self) -> bool:
+        return True  # A shard is one lane, whatever the group says of its ancestors.
+
+    def available_now(self) -> None:
+        super().available_now()
+        assert self._until is not None
+        self._until.pop(self._retry, None)  # What waits for another attempt is not waited for.
+
+    def stop(self) -> None:
+        """Tasks that may still run keep their shards until the deadline: to hand those over would let another
+        overtake them."""
+        if self._group is None:
+            return
+        if self._is_at_work:
+            for name in self._group.streams:
+                self._group.of(name).abandon()
+        else:
+            self._group.leave({})
+
+    # --- Between two batches. ---
+
+    def _close_batch(self, name: str, info: StreamInfo, parts: Sequence[Part]) -> None:
+        """Let go of what is asked back, and see where the group stands."""
+        del info, parts
+        assert self._group is not None
+        membership = self._group.of(name)
+        epochs = stays.asked_back(leases_of(membership))
+        if epochs:
+            tell_group(partial(membership.release, dict.fromkeys(epochs), epochs=epochs))
+        described = insist(
+            partial(self._hub.service.groups.describe, stream_name(name), self._group.group),
+            StoreError,
+            OUTAGE_S,
+        )
+        self._seen[name] = {int(shard.id): shard for shard in described.shards}
+
+    def _due(self, streams: Mapping[str, StreamInfo]) -> list[Span]:
+        assert self._group is not None
+        found = []
+        for name, info in streams.items():
+            membership = self._group.of(name)
+            leases = {
+                shard: lease
+                for shard, lease in leases_of(membership).items()
+                if membership.may_act(shard, lease.epoch)
+            }
+            self._looked_at[name] = set(leases)
+            until = None if self._until is None else self._until.get(name, {})
+            if name == self._retry:
+                until = self._come_due(info, leases)
+            found += stays.due(
+                info,
+                leases,
+                self._seen[name],
+                self._offers.get(name, {}),
+                group_id=membership.group_id,
+                is_leased=self._group.is_leased(name),
+                # A query that ends when nothing is due must not take a shard that waits for one that is done.
+                now_ms=OFFSET_MAX if self._until is not None else boot_ms(),
+                until=until,
+            )
+        return found
+
+    def _mine(self, name: str) -> set[int]:
+        return self._looked_at[name]
+
+    def _come_due(self, info: StreamInfo, leases: Mapping[int, object]) -> dict[int, int]:
+        """How far the shards of the retry stream have come due: a task does not wait for its records."""
+        until = {}
+        ready: dict[tuple[int, int], int] = {}
+        for number in leases:
+            seen = self._seen[self._retry].get(number)
+            if (
+                seen is None
+                or number >= len(info.shards)
+                or seen.checkpoint >= info.shards[number].next_offset
+            ):
+                continue
+            head = number, int(seen.checkpoint)
+            ready[head] = self._ready[head] if head in self._ready else self._first_due_ms(info, *head)
+            if ready[head] <= boot_ms():
+                until[number] = max(head[1] + 1, self._past_delay(info, number))
+        self._ready = ready
+        return until
+
+    def _first_due_ms(self, info: StreamInfo, shard: int, offset: int) -> int:
+        read = partial(self._hub.service.read, info.full_name, shard, offset, ReadLimits(max_records=1), None)
+        times = [record.timestamp for record in insist(read, StoreError, OUTAGE_S)]
+        return retry_due_ms(self._rules, shard, times[0]) if times else boot_ms()
+
+    def _past_delay(self, info: StreamInfo, shard: int) -> int:
+        before_ms = max(0, time.time_ns() // 1_000_000 - delay_ms(self._rules, shard))
+        ask = partial(self._hub.service.offset_at, info.full_name, shard, before_ms)
+        return insist(ask, StoreError, OUTAGE_S)

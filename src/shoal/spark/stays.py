@@ -1,0 +1,203 @@
+"""A stay: shards in the hands of one task, from its start to its end. The worker's own runtime, bounded.
+
+Spark gives a shard to whichever process is free, batch by batch, so every stay has processors of its own:
+`initialize`, `process` until all that was planned is done, `shutdown`. What is done then is saved; the lease
+stays with the query's driver. All that is decided (failures, retries, checkpoints, endings) is decided by the
+same crew as in any worker.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from shoal.connect import Hub
+from shoal.consumer.aside import Aside, retry_due_ms
+from shoal.consumer.held import InThreads
+from shoal.consumer.membership import insist
+from shoal.consumer.runtime import Runtime
+from shoal.consumer.statistics import WorkerStats
+from shoal.core.aside import retry_stream
+from shoal.core.draining import Drained
+from shoal.core.errors import ProcessorFailed, StoreError, StreamReplaced
+from shoal.core.model import ShardId, StreamInfo
+from shoal.core.names import stream_name
+from shoal.core.retry import Policy
+from shoal.ports import Fence
+from shoal.spark.borrowed import OUTAGE_S, BorrowedLeases
+from shoal.spark.hubs import hub_at
+from shoal.spark.plan.spans import Span
+from shoal.spark.processor_job import ProcessorJob, factory_in
+
+_log: Final = logging.getLogger("shoal.spark")
+
+_LOOK_S: Final = 0.05
+_BLOCKED_S: Final = 2.0
+"""So long a task tries to get past what fails; then the plan says when it is tried again. A batch is over
+when all its tasks are, and other shards wait for that."""
+_CLOSE_S: Final = 10.0
+
+
+class Done(NamedTuple):
+    """What a task did with the shards of one stream: a row for Spark."""
+
+    stream: str
+    shards: int
+    records: int
+    failures: int
+    retries: int
+    dead: int
+    lost: int
+    seconds: float
+
+
+def work_on(job: ProcessorJob, member: str, spans: Sequence[Span]) -> list[Done]:
+    """Have these shards processed, in this process; raises what ends the query."""
+    hub = hub_at(job.hub)
+    by_stream: dict[str, list[Span]] = defaultdict(list)
+    for span in spans:
+        by_stream[span.stream].append(span)
+    main = insist(partial(hub.service.describe_stream, stream_name(job.stream)), StoreError, OUTAGE_S)
+    stays: list[Stay] = []
+    try:
+        for mine in by_stream.values():
+            stays.append(Stay(hub, job, member, main, mine))
+            stays[-1].start()
+        return [stay.finish() for stay in stays]
+    finally:
+        for stay in stays:
+            stay.close()
+
+
+class Stay:
+    """Of the shards of one stream."""
+
+    def __init__(
+        self, hub: Hub, job: ProcessorJob, member: str, main: StreamInfo, spans: Sequence[Span]
+    ) -> None:
+        self._job, self._began_s = job, time.monotonic()
+        self._service = hub.service
+        self._stream = stream_name(spans[0].stream)
+        self._targets = {ShardId(span.shard): span.end for span in spans}
+        self._stats = WorkerStats()
+        self._ready = threading.Event()
+        described = insist(partial(hub.service.describe_stream, self._stream), StoreError, OUTAGE_S)
+        if described.id != spans[0].stream_id:
+            raise StreamReplaced(str(self._stream))
+        self._borrowed = BorrowedLeases(
+            hub.service,
+            self._stream,
+            job.group,
+            member,
+            owners={span.shard: Fence(*span.owner) for span in spans if span.owner is not None},
+            changed=self._changed,
+        )
+        try:
+            self._runtime = self._made(hub, main)
+        except BaseException:
+            self._borrowed.abandon()
+            raise
+
+    def _made(self, hub: Hub, main: StreamInfo) -> Runtime:
+        job = self._job
+        self._begun = {shard: int(lease.checkpoint) for shard, lease in self._borrowed.leases.items()}
+        shown = {
+            shard.id: shard.blocked.error
+            for shard in self._borrowed.info.shards
+            if shard.id in self._begun and shard.blocked is not None
+        }
+        self._check_stopped(shown)
+        aside = Aside(hub, main, job.group, job.rules) if job.rules.policy is Policy.BEST_TRIED else None
+        is_retry = self._stream == retry_stream(stream_name(job.stream), job.group)
+        return Runtime(
+            hub.service,
+            self._borrowed,
+            InThreads(factory_in(job.factory), job.options.outages),
+            job.options,
+            job.rules,
+            stats=self._stats,
+            aside=aside,
+            due_ms=partial(retry_due_ms, job.rules) if is_retry else None,
+            targets=self._targets,
+            drained=self._drained,
+            shown=shown,
+        )
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._runtime.start()
+        self._ready.set()
+        self._changed()
+
+    def close(self) -> None:
+        """Nothing of it goes on: it is over, or another part of the task has failed."""
+        self._runtime.stop(self._job.options.stop_timeout)
+        self._runtime.is_over.wait(self._job.options.stop_timeout + _CLOSE_S)
+
+    def finish(self) -> Done:
+        """Wait for its end, which comes by itself: all is done, or as much as a task has time for."""
+        while not self._runtime.is_over.wait(_LOOK_S):
+            late = self._late(time.monotonic() - self._began_s)
+            if late:
+                self._borrowed.hand_back(late)
+        if self._runtime.error is not None:
+            raise self._runtime.error
+        if self._borrowed.refused is not None:
+            raise self._borrowed.refused
+        stats = self._stats
+        return Done(
+            stream=str(self._stream),
+            shards=len(self._targets),
+            records=stats.records,
+            failures=stats.failures,
+            retries=stats.retries,
+            dead=stats.dead,
+            lost=stats.lost,
+            seconds=round(time.monotonic() - self._began_s, 3),
+        )
+
+    def _check_stopped(self, shown: dict[ShardId, str]) -> None:
+        """Spark repeats a task that fails: what ended the first attempt ends the next ones at once."""
+        if self._job.rules.policy is Policy.STOP:
+            for shard, error in shown.items():
+                kind, _, text = error.partition(": ")
+                raise ProcessorFailed(shard=shard, kind=kind, text=text)
+
+    def _late(self, seconds: float) -> set[int]:
+        """Shards that are held up, or of which something is done: their rest can wait for the next task.
+
+        One that user code has said nothing about goes on: it would begin anew where it began.
+        """
+        blocked_s = min(self._job.batch_s, _BLOCKED_S)
+        if seconds < blocked_s:
+            return set()
+        wanted = {shard for shard, lease in self._borrowed.leases.items() if lease.is_wanted}
+        is_over_time = seconds >= self._job.batch_s
+        return {
+            int(shard)
+            for shard, held in self._runtime.held.items()
+            if shard in wanted
+            and (
+                held.tenure.blocked is not None
+                or (is_over_time and held.checkpoint() > self._begun.get(shard, 0))
+            )
+        }
+
+    def _drained(self, here: Collection[ShardId]) -> Drained:
+        """All that was planned is done: hand it back. Once nothing is left, it is over."""
+        if not here:
+            return Drained.ALL
+        self._borrowed.hand_back({int(shard) for shard in here})
+        return Drained.NOT_YET
+
+    def _changed(self) -> None:
+        if not self._ready.is_set():
+            return  # It is about to look.
+        self._runtime.leases_changed()
+        if not self._borrowed.leases:
+            self._runtime.stop(self._job.options.stop_timeout)

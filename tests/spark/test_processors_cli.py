@@ -1,0 +1,111 @@
+"""`shoal work --engine spark`, as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from typer.testing import CliRunner
+
+import shoal
+from shoal.cli import app
+from tests.scenario.programs import PROGRAM
+
+PROCESSOR: Final = """
+import json, os, shoal
+
+class Billing(shoal.Processor):
+    def process(self, batch, checkpointer):
+        with open(os.environ["DIARY"], "a") as diary:
+            diary.write("".join(f"{batch.shard} {record.offset}\\n" for record in batch))
+        checkpointer.save()
+"""
+
+
+@pytest.fixture
+def hub(sqlite_url: str) -> Iterator[shoal.Hub]:
+    with shoal.connect(sqlite_url) as hub:
+        yield hub
+
+
+def test_it_works_until_it_is_asked_to_stop_and_then_hands_over(
+    hub: shoal.Hub, sqlite_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "billing.py").write_text(PROCESSOR)
+    hub.create_stream("orders", shards=2)
+    hub.append("orders", 0, [b"a"] * 30)
+    hub.append("orders", 1, [b"b"] * 20)
+    program = [PROGRAM, "work", "billing.py:Billing", "--engine", "spark"]
+    command = [*program, "--stream", "orders", "--group", "billing", "--master", "local[1]"]
+    quiet = ["--conf", "spark.ui.enabled=false", "--conf", "spark.driver.host=127.0.0.1"]
+    process = subprocess.Popen(
+        [*command, *quiet],
+        cwd=tmp_path,
+        env={**os.environ, "SHOAL_HUB": sqlite_url, "DIARY": str(tmp_path / "diary")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + 200
+        while not _is_done(hub):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=90)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    assert out.startswith("50 records in "), (out, err)
+    assert "billing of orders: " in err
+    assert hub.describe_group("orders", "billing").members == ()
+    lines = (tmp_path / "diary").read_text().splitlines()
+    assert sorted(lines) == sorted([f"0 {n}" for n in range(30)] + [f"1 {n}" for n in range(20)])
+
+
+def _is_done(hub: shoal.Hub) -> bool:
+    groups = [group.name for group in hub.list_groups("orders")]
+    return "billing" in groups and hub.describe_group("orders", "billing").lag == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--engine", "spark", "--processes", "2"], "processes=2"),
+        (["--engine", "spark", "--lanes", "processes"], "lanes="),
+        (["--engine", "spark", "--conf", "spark.cores"], "KEY=VALUE"),
+        (["--master", "local[2]"], "it is for --engine spark"),
+        (["--engine", "spark", "--processor", "x"], "No such option"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_spark_starts(
+    sqlite_url: str, words: list[str], said: str, hub: shoal.Hub
+) -> None:
+    hub.create_stream("orders", shards=1)
+    command = ["work", "tests.spark.diary:Writer", "--stream", "orders", "--group", "g", "--hub", sqlite_url]
+    result = CliRunner().invoke(app, [*command, *words])
+    assert result.exit_code != 0
+    assert said in f"{result.output} {result.exception}"
+
+
+def test_without_spark_it_says_what_to_install(
+    sqlite_url: str, hub: shoal.Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.create_stream("orders", shards=1)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pyspark"]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in [name for name in sys.modules if name.startswith("shoal.spark.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    command = ["work", "json:dumps", "--stream", "orders", "--group", "g", "--hub", sqlite_url]
+    result = CliRunner().invoke(app, [*command, "--engine", "spark"])
+    assert result.exit_code != 0
+    assert "pip install 'shoal[spark]'" in f"{result.output} {result.exception}"
