@@ -122,7 +122,7 @@ def _checked(options: dict[str, str], schema: StructType, overwrite: bool) -> Si
     """On the driver, before anything runs: all that can be seen without a row."""
     settings = sink_settings(options)
     if overwrite:
-        raise InvalidInput("mode", "overwrite", "a log only grows: use append (outputMode append or update)")
+        raise InvalidInput("mode", "overwrite", "a log only grows: use append")
     hub = hub_at(settings.hub)
     stream = None if settings.stream is None else hub.describe_stream(settings.stream)
     check_columns(settings, to_arrow_schema(schema, timezone="UTC"), stream)
