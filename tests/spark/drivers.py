@@ -94,7 +94,9 @@ class Driver:
         return 1 + _last(self.folder / query / "commits")
 
     def tail(self) -> str:
-        return self._log.read_text(errors="replace")[-3000:]
+        said = self._log.read_text(errors="replace")
+        failed = [line for line in said.splitlines() if line.startswith("failed:")]
+        return "\n".join([said[-2000:], *failed])
 
     def _note_family(self) -> None:
         assert self._process is not None

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StructType
 
 import shoal
 from shoal.core.checkpoint import Checkpoint
@@ -18,6 +19,7 @@ from shoal.spark.data_source import schema_of
 from shoal.spark.executor_reading import Reading, read_spans
 from shoal.spark.hubs import address_of, close_hubs
 from shoal.spark.plan.spans import Owner, Span
+from shoal.spark.sink import stream_writer
 from shoal.spark.source_options import source_options
 from shoal.spark.stream_reader import ShoalStreamReader
 from shoal.testing.servers import PostgresServer
@@ -178,6 +180,39 @@ def test_a_store_that_restarts_in_the_midst_of_a_batch_is_waited_for(
     assert reader.latestOffset(end, ALL) == end
     again.join()
     reader.stop()
+    close_hubs()
+
+
+def test_processes_that_begin_while_the_store_restarts_wait_for_it(postgres_server: PostgresServer) -> None:
+    """Spark makes a process for each part of a batch: any of them may be the first to open the hub."""
+    url = postgres_server.fresh_database()
+    given = {"hub": url, "stream": "orders", "startingOffsets": "earliest"}
+    with shoal.connect(url) as hub:
+        hub.create_stream("orders", shards=1)
+        hub.append("orders", 0, [b"x"] * 5)
+    schema = schema_of(given)
+    partitions: list[Any] = []
+
+    def plan() -> None:
+        reader = ShoalStreamReader(source_options(given, is_streaming=True), schema)
+        end = reader.latestOffset(reader.initialOffset(), ALL)
+        partitions.extend(reader.partitions(reader.initialOffset(), end))
+        reader.stop()
+
+    def read() -> None:
+        reader = ShoalStreamReader(source_options(given, is_streaming=True), schema)
+        assert sum(batch.num_rows for batch in reader.read(partitions[0])) == 5
+
+    def begin_to_write() -> None:
+        stream_writer({"hub": url, "stream": "orders"}, StructType().add("value", "binary"), overwrite=False)
+
+    for begin in (plan, read, begin_to_write):
+        close_hubs()
+        postgres_server.stop("immediate")
+        again = Timer(0.3, postgres_server.start)
+        again.start()
+        begin()
+        again.join()
     close_hubs()
 
 

@@ -36,7 +36,7 @@ from shoal.spark.plan.spans import Span
 from shoal.spark.plan.tasks import tasks
 from shoal.spark.schema import check_schema
 from shoal.spark.source_options import SourceOptions
-from shoal.spark.streams import streams_at_first
+from shoal.spark.streams import OUTAGE_S, streams_at_first
 
 
 class Query(Protocol):
@@ -70,7 +70,7 @@ class _Running:
     """What the planning object has, and the pickled one has not."""
 
     def __init__(self, options: SourceOptions) -> None:
-        hub = hub_at(options.hub, keeps=True)
+        hub = hub_at(options.hub, keeps=True, within_s=OUTAGE_S)
         self.news = News(hub)
         self.query: Query = (MemberQuery if options.is_member else LoneQuery)(hub, options, self.news)
         self.first: dict[str, Any] | None = None
@@ -159,7 +159,9 @@ class ShoalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _begin(self) -> _Running:
         if self._running is None:
-            streams = streams_at_first(hub_at(self._options.hub, keeps=True), self._options.subscription)
+            streams = streams_at_first(
+                hub_at(self._options.hub, keeps=True, within_s=OUTAGE_S), self._options.subscription
+            )
             check_schema(self._reading.schema, list(streams.values()))
             self._running = _Running(self._options)
             _stop_on_sigterm()
