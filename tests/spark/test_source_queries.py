@@ -301,6 +301,27 @@ def test_a_second_process_with_the_same_checkpoint_ends_the_first(
         one.drive(lambda: False)
 
 
+@pytest.mark.parametrize("options", [{"startingOffsets": "latest"}, {"group": "billing"}])
+def test_a_first_batch_that_is_run_again_is_the_same_batch(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], options: dict[str, str]
+) -> None:
+    """Killed in its midst: Spark knows where it ends, and asks anew where the query begins."""
+    hub.create_stream("orders", shards=2)
+    if "group" not in options:
+        fill(hub, 2, 3)
+    one = Driver(begin(**options))
+    fill(hub, 2, 5)
+    assert one.plan()
+    fill(hub, 2, 4)
+    two = Driver(begin(**options))  # The other is still a member of the group.
+    two.end = one.end
+    two.run()
+    shift = 0 if "group" in options else 3
+    assert sorted(two.rows) == [(shard, n + shift) for shard in (0, 1) for n in range(5)]
+    two.drive(lambda: len(two.rows) == 18)
+    assert repr(two.reader.latestOffset(two.start, ALL)) == repr(two.start)
+
+
 def test_an_idle_answer_is_the_same_text_and_is_held_back(
     hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
 ) -> None:
