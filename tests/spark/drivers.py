@@ -75,6 +75,9 @@ class Driver:
                     process.kill()
         self._process.kill()
         self._process.wait()
+        if self._process.stdin is not None:
+            with suppress(BrokenPipeError):
+                self._process.stdin.close()
 
     def until(self, condition: Callable[[], bool], what: str, within: float = WITHIN_S) -> None:
         """Wait for it, as long as the driver lives."""
@@ -119,14 +122,10 @@ class Driver:
         if self._process is None:
             return
         self.kill()
-        if self._process.stdin is not None:
-            with suppress(BrokenPipeError):
-                self._process.stdin.close()
-        gone, alive = psutil.wait_procs(self._family, timeout=20)
+        _, alive = psutil.wait_procs(self._family, timeout=20)
         for process in alive:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        del gone
 
 
 def _last(folder: Path) -> int:
