@@ -7,11 +7,12 @@ CRASH_ROUNDS ?= 500
 SEED ?= 1
 OUTAGE_S ?= 600
 MINUTES ?= 60
+SPARK_RECORDS ?= 1000000
 # Folders that are there; a first checkout of a part need not hold them all.
 CHECKED := $(wildcard src tests bench sim examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv servers test check format demo bench bench-spark crash sim sim-soak outage soak clean
+.PHONY: help venv servers test check format demo bench bench-spark crash sim sim-soak outage soak-spark soak clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -62,10 +63,15 @@ sim-soak: $(STAMP) ## New simulated histories for so long: make sim-soak MINUTES
 outage: $(STAMP) servers ## Workers whose database is away for OUTAGE_S seconds, ten minutes unless told otherwise
 	@SHOAL_OUTAGE_S=$(OUTAGE_S) $(VENV)/bin/python -m pytest tests/scenario/test_worker_outage.py -s $(PYTEST_ARGS)
 
-soak: $(STAMP) servers ## The long runs: simulated histories for MINUTES, CRASH_ROUNDS crashes, a long outage
+soak-spark: $(STAMP) servers ## The stories of Spark with SPARK_RECORDS records, a million unless told otherwise
+	@SHOAL_SPARK_RECORDS=$(SPARK_RECORDS) $(VENV)/bin/python -m pytest tests/spark/test_story.py \
+		tests/spark/test_story_members.py -s $(PYTEST_ARGS)
+
+soak: $(STAMP) servers ## The long runs: simulated histories for MINUTES, CRASH_ROUNDS crashes, a long outage, Spark
 	@$(MAKE) --no-print-directory sim-soak
 	@$(MAKE) --no-print-directory crash
 	@$(MAKE) --no-print-directory outage
+	@$(MAKE) --no-print-directory soak-spark
 
 clean: ## Remove what these commands made
 	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

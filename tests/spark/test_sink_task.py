@@ -204,6 +204,20 @@ def test_a_partition_that_a_complete_batch_did_not_have_is_refused_and_stores_no
     assert stored(hub) == by_key([rows([b"a", b"b"])])
 
 
+def test_rows_of_one_append_may_come_again_in_another_order(hub: shoal.Hub) -> None:
+    """As from a shuffle, which promises none, and which a streaming query cannot sort behind."""
+    written = rows([b"k%d" % (number % 5) for number in range(20)])
+    SinkTask(hub.service, SETTINGS, WHO).write([written])  # And the driver dies before the batch is complete.
+    hub.split_shard("orders", 1)
+    again = SinkTask(hub.service, SETTINGS, WHO).write([written.take(list(reversed(range(20))))])
+    finish(hub, again)
+    assert stored(hub) == by_key([written])
+    others = written.set_column(1, "value", [b"%d" % number for number in range(100, 120)])
+    SinkTask(hub.service, SETTINGS, replace(WHO, batch=4)).write([written])
+    with pytest.raises(NotRepeated, match="are others"):
+        SinkTask(hub.service, SETTINGS, replace(WHO, batch=4)).write([others])
+
+
 def test_a_half_written_partition_that_comes_in_another_order_is_refused(hub: shoal.Hub) -> None:
     batches = [rows([b"a"] * 4), rows([b"a"] * 4, 4), rows([b"a"] * 4, 8)]
     with pytest.raises(Killed):

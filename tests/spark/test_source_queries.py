@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StructType
 
 import shoal
 from shoal.core.checkpoint import Checkpoint
@@ -18,6 +19,7 @@ from shoal.spark.data_source import schema_of
 from shoal.spark.executor_reading import Reading, read_spans
 from shoal.spark.hubs import address_of, close_hubs
 from shoal.spark.plan.spans import Owner, Span
+from shoal.spark.sink import stream_writer
 from shoal.spark.source_options import source_options
 from shoal.spark.stream_reader import ShoalStreamReader
 from shoal.testing.servers import PostgresServer
@@ -181,6 +183,39 @@ def test_a_store_that_restarts_in_the_midst_of_a_batch_is_waited_for(
     close_hubs()
 
 
+def test_processes_that_begin_while_the_store_restarts_wait_for_it(postgres_server: PostgresServer) -> None:
+    """Spark makes a process for each part of a batch: any of them may be the first to open the hub."""
+    url = postgres_server.fresh_database()
+    given = {"hub": url, "stream": "orders", "startingOffsets": "earliest"}
+    with shoal.connect(url) as hub:
+        hub.create_stream("orders", shards=1)
+        hub.append("orders", 0, [b"x"] * 5)
+    schema = schema_of(given)
+    partitions: list[Any] = []
+
+    def plan() -> None:
+        reader = ShoalStreamReader(source_options(given, is_streaming=True), schema)
+        end = reader.latestOffset(reader.initialOffset(), ALL)
+        partitions.extend(reader.partitions(reader.initialOffset(), end))
+        reader.stop()
+
+    def read() -> None:
+        reader = ShoalStreamReader(source_options(given, is_streaming=True), schema)
+        assert sum(batch.num_rows for batch in reader.read(partitions[0])) == 5
+
+    def begin_to_write() -> None:
+        stream_writer({"hub": url, "stream": "orders"}, StructType().add("value", "binary"), overwrite=False)
+
+    for begin in (plan, read, begin_to_write):
+        close_hubs()
+        postgres_server.stop("immediate")
+        again = Timer(0.3, postgres_server.start)
+        again.start()
+        begin()
+        again.join()
+    close_hubs()
+
+
 def test_a_batch_that_runs_is_not_let_go_of(hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]) -> None:
     hub.create_stream("orders", shards=2)
     hub.create_group("orders", "billing", timeout=10.0)
@@ -264,6 +299,27 @@ def test_a_second_process_with_the_same_checkpoint_ends_the_first(
     two.plan()
     with pytest.raises(NameTaken):
         one.drive(lambda: False)
+
+
+@pytest.mark.parametrize("options", [{"startingOffsets": "latest"}, {"group": "billing"}])
+def test_a_first_batch_that_is_run_again_is_the_same_batch(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], options: dict[str, str]
+) -> None:
+    """Killed in its midst: Spark knows where it ends, and asks anew where the query begins."""
+    hub.create_stream("orders", shards=2)
+    if "group" not in options:
+        fill(hub, 2, 3)
+    one = Driver(begin(**options))
+    fill(hub, 2, 5)
+    assert one.plan()
+    fill(hub, 2, 4)
+    two = Driver(begin(**options))  # The other is still a member of the group.
+    two.end = one.end
+    two.run()
+    shift = 0 if "group" in options else 3
+    assert sorted(two.rows) == [(shard, n + shift) for shard in (0, 1) for n in range(5)]
+    two.drive(lambda: len(two.rows) == 18)
+    assert repr(two.reader.latestOffset(two.start, ALL)) == repr(two.start)
 
 
 def test_an_idle_answer_is_the_same_text_and_is_held_back(

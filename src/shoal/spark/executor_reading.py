@@ -22,7 +22,7 @@ from shoal.core.errors import NotFound, OffsetExpired, OffsetOutOfRange, StoreEr
 from shoal.core.names import stream_name
 from shoal.core.reading import ReadLimits
 from shoal.ports import Fence
-from shoal.spark.hubs import HubAddress, hub_at
+from shoal.spark.hubs import TASK_OUTAGE_S, HubAddress, hub_at
 from shoal.spark.plan.spans import Span
 from shoal.spark.schema import arrow_schema, fitted
 from shoal.wire.batch import Batch
@@ -30,8 +30,6 @@ from shoal.wire.lanes import done_before
 
 _log: Final = logging.getLogger("shoal.spark")
 
-OUTAGE_S: Final = 60.0
-"""How long a task waits for a store that is away: a restart takes less, and a task that fails begins anew."""
 ROWS_MAX: Final = 10_000
 ROWS_MIN: Final = 1_000
 BYTES_MAX: Final = 4_000_000
@@ -50,7 +48,7 @@ class Reading:
 
 def read_spans(reading: Reading, spans: Sequence[Span]) -> Iterator[pa.RecordBatch]:
     """The records of these spans, in order."""
-    hub = hub_at(reading.hub)
+    hub = hub_at(reading.hub, within_s=TASK_OUTAGE_S)
     shaper = Shaper(arrow_schema(reading.schema))
     there = _still_there(hub, reading, spans)
     yield from _sized(
@@ -69,7 +67,7 @@ def _still_there(hub: Hub, reading: Reading, spans: Sequence[Span]) -> list[Span
             gone[key] = False
             try:
                 described = partial(hub.service.describe_stream, stream_name(span.stream))
-                if insist(described, StoreError, OUTAGE_S).id != span.stream_id:
+                if insist(described, StoreError, TASK_OUTAGE_S).id != span.stream_id:
                     raise StreamReplaced(span.stream)
             except NotFound as error:
                 if reading.strict:
@@ -87,7 +85,7 @@ def _batches(hub: Hub, reading: Reading, span: Span) -> Iterator[Batch]:
         limits = ReadLimits(max_records=span.end - offset)
         read = partial(hub.service.read, name, span.shard, offset, limits, fence)
         try:
-            batch = insist(read, StoreError, OUTAGE_S)
+            batch = insist(read, StoreError, TASK_OUTAGE_S)
             if not len(batch):
                 raise OffsetOutOfRange(
                     stream=span.stream, shard=span.shard, offset=span.end, next_offset=offset

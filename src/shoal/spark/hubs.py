@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,8 +17,12 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from shoal.connect import Hub, connect
-from shoal.core.errors import InvalidUrl
+from shoal.consumer.membership import insist
+from shoal.core.errors import InvalidUrl, StoreError
 from shoal.core.limits import DURATION_S_MAX
+
+TASK_OUTAGE_S: Final = 60.0
+"""How long a task waits for a store that is away: a restart takes less, and a task that fails begins anew."""
 
 Key = tuple[int, str, str | None, bool]
 
@@ -34,8 +39,12 @@ def address_of(url: str, leases: str | None = None) -> HubAddress:
     return HubAddress(_whole("hub", url), None if leases is None else _whole("leases", leases))
 
 
-def hub_at(address: HubAddress, *, keeps: bool = False) -> Hub:
-    """The hub of this process. `keeps`: it lives long, and sees to retention as others do."""
+def hub_at(address: HubAddress, *, keeps: bool = False, within_s: float = 0.0) -> Hub:
+    """The hub of this process. `keeps`: it lives long, and sees to retention as others do.
+
+    `within_s`: so long is a store waited for that is away. A query's processes come and go with its batches,
+    also while the store restarts; who only begins is told at once.
+    """
     for name, url in (("hub", address.url), ("leases", address.leases)):
         if url is not None:
             _check_visible(name, url)
@@ -44,7 +53,8 @@ def hub_at(address: HubAddress, *, keeps: bool = False) -> Hub:
         hub = _hubs.get(key)
         if hub is None:
             every_s = 30.0 if keeps else DURATION_S_MAX
-            hub = _hubs[key] = connect(address.url, leases=address.leases, housekeeping_s=every_s)
+            opened = partial(connect, address.url, leases=address.leases, housekeeping_s=every_s)
+            hub = _hubs[key] = insist(opened, StoreError, within_s)
     return hub
 
 

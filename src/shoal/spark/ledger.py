@@ -67,8 +67,8 @@ class NotRepeated(ShoalError):
         super().__init__(
             f"{where} was run before with other rows: {detail}. Rows must come in the same partitions and "
             "order when a batch is run again: restart with the same number of partitions, put "
-            ".repartition(n) or .sortWithinPartitions(…) before the sink, or run this batch once with "
-            "exactlyOnce=false, which may store rows twice"
+            ".repartition(n) before the sink, sort within partitions (mapInArrow), or run this batch once "
+            "with exactlyOnce=false, which may store rows twice"
         )
 
 

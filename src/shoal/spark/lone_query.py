@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -37,6 +38,8 @@ class LoneQuery:
         self._hub, self._options, self._news = hub, options, news
         self._until: dict[str, dict[int, int]] | None = None
         self._group: Memberships | None = None
+        self._first: Positions | None = None
+        """Where a query begins that has no checkpoint yet."""
         self._positions: Positions | None = None
         """All below is done, as Spark last said."""
         self._saved: dict[tuple[str, int], int] = {}
@@ -45,9 +48,9 @@ class LoneQuery:
     def initial(self) -> dict[str, Any]:
         options = self._options
         streams = streams_at_first(self._hub, options.subscription)
-        query = secrets.token_hex(4)
         if options.group is not None:
-            self._join(query, streams)
+            for name in streams:
+                group_of(self._hub, name, options)
         place = options.start or Place(kind=Kind.LATEST if options.group is None else Kind.GROUP)
         starts = offsets_of(
             self._hub,
@@ -58,12 +61,14 @@ class LoneQuery:
             otherwise=Kind.EARLIEST,
             strict=options.strict,
         )
-        return Positions(
-            query=query,
+        # Nobody joins yet: when a first batch is run again, its name is that of its end.
+        self._first = Positions(
+            query=secrets.token_hex(4),
             streams={
                 name: StreamPositions(id=info.id, shards=starts[name]) for name, info in streams.items()
             },
-        ).to_json()
+        )
+        return self._first.to_json()
 
     def latest(self, start: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], int]:
         positions = positions_of(start)
@@ -93,16 +98,20 @@ class LoneQuery:
                 )
                 for name, info in streams.items()
             },
-        ).to_json()
-        if end == start:
+        )
+        if end == replace(positions, first=None):
             self._news.seen(streams.values())
-        return end, available
+            return start, available
+        if positions == self._first:
+            end = replace(end, first=positions.streams)
+        return end.to_json(), available
 
     def spans(self, start: dict[str, Any], end: dict[str, Any]) -> list[Span]:
-        before, after = positions_of(start), positions_of(end)
+        after = positions_of(end)
+        before = positions_of(start).streams if after.first is None else after.first
         found = []
         for name, stream in after.streams.items():
-            known = before.streams.get(name)
+            known = before.get(name)
             at = known.shards if known is not None and known.id == stream.id else {}
             found += [
                 Span(stream=name, stream_id=stream.id, shard=shard, start=at.get(shard, 0), end=offset)

@@ -172,8 +172,14 @@ class RepeatableWriter:
         return submissions
 
     def _compare(self, piece: _Piece, stored: Appended) -> None:
-        """In an attempt that is not the first: what is stored there must be what would be sent."""
+        """In an attempt that is not the first: what is stored there must be what would be sent.
+
+        The order within a piece is none of it: a shuffle may bring the same rows in another, and the order in
+        which they were stored first is as good.
+        """
         wanted, found = piece.batch, 0
+        parts: list[pa.RecordBatch] = []
+        names = [name for name in wanted.schema.names if name != "timestamp" or self._has_timestamps]
         if stored.next_offset - stored.first_offset != wanted.num_rows:
             self._refuse(
                 piece, f"{stored.next_offset - stored.first_offset} rows instead of {wanted.num_rows}"
@@ -189,12 +195,13 @@ class RepeatableWriter:
                 )
             except OffsetExpired:
                 return  # Retention took it since; there is nothing left to compare.
-            names = [name for name in wanted.schema.names if name != "timestamp" or self._has_timestamps]
-            mine = wanted.slice(found, len(part)).select(names)
-            if not len(part) or not _is_same(mine, part.to_arrow().select(names)):
-                self._refuse(piece, f"those at offset {offset} of shard {stored.shard} are others")
+            if not len(part):
+                self._refuse(piece, f"there are none at offset {offset} of shard {stored.shard}")
+            parts.append(part.to_arrow().select(names))
             found += len(part)
             offset += len(part)
+        if not _is_same(wanted.select(names), parts):
+            self._refuse(piece, f"those at offset {stored.first_offset} of shard {stored.shard} are others")
 
     def _refuse(self, piece: _Piece, detail: str) -> None:
         raise NotRepeated(where=str(self._who), detail=f"in shard {piece.shard}, {detail}")
@@ -206,9 +213,12 @@ class _Piece:
     batch: pa.RecordBatch
 
 
-def _is_same(mine: pa.RecordBatch, stored: pa.RecordBatch) -> bool:
-    """Equal in every value. Arrow says that NaN differs from NaN, so what seems to differ is written out."""
-    return bool(mine.equals(stored)) or repr(mine.to_pylist()) == repr(stored.to_pylist())
+def _is_same(mine: pa.RecordBatch, stored: Sequence[pa.RecordBatch]) -> bool:
+    """The same rows, in any order. Arrow says that NaN is not NaN: what seems to differ is written out."""
+    if len(stored) == 1 and mine.equals(stored[0]):
+        return True
+    theirs = (row for part in stored for row in part.to_pylist())
+    return sorted(map(repr, mine.to_pylist())) == sorted(map(repr, theirs))
 
 
 _NEVER: Final = 1 << 40

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from uuid import uuid4
 
@@ -29,8 +30,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from shoal.core.errors import InvalidInput, ShoalError
-from shoal.spark.hubs import hub_at
+from shoal.consumer.membership import insist
+from shoal.core.errors import InvalidInput, ShoalError, StoreError
+from shoal.spark.hubs import TASK_OUTAGE_S, hub_at
 from shoal.spark.ledger import Identity
 from shoal.spark.sink_columns import check_columns
 from shoal.spark.sink_options import SinkSettings, sink_settings
@@ -41,12 +43,12 @@ _log: Final = logging.getLogger("shoal.spark")
 
 def batch_writer(options: dict[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
     """The writer of `df.write.format("shoal")`."""
-    return BatchWriter(_checked(options, schema, overwrite), job=uuid4().hex)
+    return BatchWriter(_checked(options, schema, overwrite, within_s=0.0), job=uuid4().hex)
 
 
 def stream_writer(options: dict[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
     """The writer of one micro-batch of `df.writeStream.format("shoal")`."""
-    return StreamWriter(_checked(options, schema, overwrite))
+    return StreamWriter(_checked(options, schema, overwrite, within_s=TASK_OUTAGE_S))
 
 
 @dataclass
@@ -109,7 +111,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         claims = [message.written.claim for message in done if message.written.claim is not None]
         if claims:
             held = {each.who.partition: each.written.contents for each in done if each.written.contents.rows}
-            ledger = ledger_of(hub_at(self._settings.hub).service, self._settings)
+            hub = hub_at(self._settings.hub, within_s=TASK_OUTAGE_S)
+            ledger = ledger_of(hub.service, self._settings)
             ledger.finish(done[0].who.query, batchId, min(claims), held)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -118,19 +121,26 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _log.warning("batch %d failed; %d of its %d partitions are in the log", batchId, done, len(messages))
 
 
-def _checked(options: dict[str, str], schema: StructType, overwrite: bool) -> SinkSettings:
-    """On the driver, before anything runs: all that can be seen without a row."""
+def _checked(
+    options: dict[str, str], schema: StructType, overwrite: bool, *, within_s: float
+) -> SinkSettings:
+    """On the driver, before anything runs: all that can be seen without a row.
+
+    A streaming query comes here with each batch, also while the store restarts.
+    """
     settings = sink_settings(options)
     if overwrite:
-        raise InvalidInput("mode", "overwrite", "a log only grows: use append (outputMode append or update)")
-    hub = hub_at(settings.hub)
-    stream = None if settings.stream is None else hub.describe_stream(settings.stream)
+        raise InvalidInput("mode", "overwrite", "a log only grows: use append")
+    hub = hub_at(settings.hub, within_s=within_s)
+    stream = None
+    if settings.stream is not None:
+        stream = insist(partial(hub.describe_stream, settings.stream), StoreError, within_s)
     check_columns(settings, to_arrow_schema(schema, timezone="UTC"), stream)
     return settings
 
 
 def _write(settings: SinkSettings, who: Identity, rows: Iterator[pa.RecordBatch]) -> TaskWritten:
-    service = hub_at(settings.hub).service
+    service = hub_at(settings.hub, within_s=TASK_OUTAGE_S).service
     return TaskWritten(who=who, written=SinkTask(service, settings, who).write(rows))
 
 

@@ -37,7 +37,7 @@ from shoal.spark.plan.spans import Span
 from shoal.spark.plan.tasks import tasks
 from shoal.spark.schema import check_schema
 from shoal.spark.source_options import SourceOptions
-from shoal.spark.streams import streams_at_first
+from shoal.spark.streams import OUTAGE_S, streams_at_first
 
 
 class Query(Protocol):
@@ -158,7 +158,7 @@ class ShoalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _begin(self) -> _Running:
         if self._running is None:
-            hub = hub_at(self._options.hub, keeps=True)
+            hub = hub_at(self._options.hub, keeps=True, within_s=OUTAGE_S)
             news = News(hub)
             self._running = _Running(self._query(hub, news), news)
             _stop_on_sigterm()

@@ -27,6 +27,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+import psutil
+
 from shoal.testing import guard
 from shoal.testing.machine import NotInstalled, free_port
 from shoal.testing.server import ServerFailed
@@ -96,6 +98,17 @@ class SparkCluster:
     def kill_worker(self, number: int) -> None:
         """End a worker and its executors with SIGKILL."""
         self._end(self._guards.pop(f"worker-{number}"))
+
+    def kill_executors(self, number: int) -> int:
+        """End the executors of a worker with SIGKILL, and leave the worker; how many there were."""
+        executors = [
+            process
+            for process in psutil.Process(self._guards[f"worker-{number}"].pid).children(recursive=True)
+            if any("CoarseGrainedExecutorBackend" in word for word in process.cmdline())
+        ]
+        for process in executors:
+            process.kill()
+        return len(executors)
 
     def log(self, name: str) -> str:
         """What `master` or `worker-0` has said."""

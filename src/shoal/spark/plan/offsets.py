@@ -33,23 +33,34 @@ class Positions:
 
     query: str
     streams: Mapping[str, StreamPositions] = field(default_factory=dict)
+    first: Mapping[str, StreamPositions] | None = None
+    """Of a query's first batch: where it began. Spark keeps only where it ends, and asks again where a query
+    begins when it runs that batch again: `latest` would be elsewhere by then."""
 
     def to_json(self) -> dict[str, Any]:
         """Keys in one order."""
-        return {
-            "shoal": VERSION,
-            "query": self.query,
-            "streams": {
-                name: {
-                    "id": self.streams[name].id,
-                    "shards": {
-                        str(shard): self.streams[name].shards[shard]
-                        for shard in sorted(self.streams[name].shards)
-                    },
-                }
-                for name in sorted(self.streams)
-            },
+        said = {"shoal": VERSION, "query": self.query, "streams": _written(self.streams)}
+        return said if self.first is None else said | {"first": _written(self.first)}
+
+
+def _written(streams: Mapping[str, StreamPositions]) -> dict[str, Any]:
+    return {
+        name: {
+            "id": streams[name].id,
+            "shards": {str(shard): streams[name].shards[shard] for shard in sorted(streams[name].shards)},
         }
+        for name in sorted(streams)
+    }
+
+
+def _read(given: Mapping[str, Any]) -> dict[str, StreamPositions]:
+    return {
+        name: StreamPositions(
+            id=int(entry["id"]),
+            shards={int(shard): int(offset) for shard, offset in entry["shards"].items()},
+        )
+        for name, entry in given.items()
+    }
 
 
 class Part(NamedTuple):
@@ -104,13 +115,8 @@ def positions_of(given: Mapping[str, Any]) -> Positions:
     _check(given, "streams", "member=true; go on as a member")
     return Positions(
         query=str(given["query"]),
-        streams={
-            name: StreamPositions(
-                id=int(entry["id"]),
-                shards={int(shard): int(offset) for shard, offset in entry["shards"].items()},
-            )
-            for name, entry in given["streams"].items()
-        },
+        streams=_read(given["streams"]),
+        first=_read(given["first"]) if "first" in given else None,
     )
 
 
