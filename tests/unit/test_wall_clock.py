@@ -11,8 +11,11 @@ import shoal
 HOUSE = Path(shoal.__file__).parent
 WALL = {"time", "time_ns", "now", "today", "utcnow", "localtime", "gmtime", "CLOCK_REALTIME"}
 ALLOWED = {
-    "consumer/worker.py:_due_ms": "bounded by core.aside.due_ms: nobody waits longer than the delay",
+    "consumer/aside.py:retry_due_ms": "bounded by core.aside.due_ms: nobody waits longer than the delay",
     "consumer/aside.py:put": "what due_ms counts from",
+    "spark/processor_query.py:_past_delay": "how many go with a first one that is due; at worst one by one",
+    "spark/ledger.py:_append": "the timestamp of a note",
+    "spark/sink_task.py:_write_round": "the timestamp of a record that was given none",
     "hub/groups.py:_now_ms": "notes of the history, for people",
     "hub/local.py:_now_ms": "when something was created or appended, for people and for retention by age",
     "hub/committer.py:_settle": "when something was appended; it never goes down within a shard",
