@@ -53,7 +53,7 @@ def test_the_wall_clock_is_looked_at_only_where_a_jump_does_no_harm() -> None:
             found |= {f"{where}:{name}" for name in looks(room.read_text())}
     unknown = {one for one in found if one not in ALLOWED and one.partition(":")[0] not in ALLOWED}
     assert not unknown, f"is a jump of the wall clock harmless here? {sorted(unknown)}"
-    assert {"consumer/worker.py:_due_ms", "consumer/aside.py:put"} == {
+    assert {"consumer/aside.py:retry_due_ms", "consumer/aside.py:put"} == {
         one for one in found if one.startswith("consumer/")
     }
 
