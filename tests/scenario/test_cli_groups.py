@@ -402,7 +402,7 @@ def test_a_group_without_a_history_says_so(run: Run, orders: str) -> None:
         ("create orders new --delivery shared --in-order", 6, "in_order"),
         ("create orders new --lease-table mine", 6, "coordination='leased'"),
         ("create orders new --coordination leased --lease-table 1x", 6, "lease_table='1x'"),
-        ("create orders new --coordination leased --strategy range", 6, "balances by counts"),
+        ("create orders new --coordination leased --strategy range", 6, "'balanced', or 'spread'"),
         ("create orders new --start yesterday", 6, "start='yesterday': earliest, latest, a time such as"),
         ("create orders new --start 7", 6, "start='7'"),
         ("create orders new --start 0=1 --start latest", 6, "such as 3=120"),

@@ -24,7 +24,6 @@ from shoal.testing.servers import PostgresServer
 from shoal.testing.spark_cluster import SparkCluster
 from tests.spark.drivers import Driver
 
-pytestmark = pytest.mark.skipif("SHOAL_SPARK_RECORDS" not in os.environ, reason="a long run: make soak-spark")
 RECORDS: Final = int(os.environ.get("SHOAL_SPARK_RECORDS", "30000"))
 KEYS: Final = 500
 PARTS: Final = 12
@@ -33,7 +32,10 @@ BATCH: Final = RECORDS // 10
 OUTAGE_S: Final = 1.0
 WITHIN_S: Final = 240 + RECORDS / 500
 
-pytestmark = pytest.mark.timeout(2 * WITHIN_S)
+pytestmark = [
+    pytest.mark.timeout(2 * WITHIN_S),
+    pytest.mark.skipif("SHOAL_SPARK_RECORDS" not in os.environ, reason="a long run: make soak-spark"),
+]
 
 
 @pytest.fixture

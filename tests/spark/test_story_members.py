@@ -21,12 +21,14 @@ from shoal.testing.servers import PostgresServer
 from tests.spark.drivers import Driver
 
 SHARDS: Final = 12
-pytestmark = pytest.mark.skipif("SHOAL_SPARK_RECORDS" not in os.environ, reason="a long run: make soak-spark")
 RECORDS: Final = int(os.environ.get("SHOAL_SPARK_RECORDS", "30000"))
 TIMEOUT_S: Final = 6.0
 WITHIN_S: Final = 180 + RECORDS / 1000
 
-pytestmark = pytest.mark.timeout(2 * WITHIN_S)
+pytestmark = [
+    pytest.mark.timeout(2 * WITHIN_S),
+    pytest.mark.skipif("SHOAL_SPARK_RECORDS" not in os.environ, reason="a long run: make soak-spark"),
+]
 
 
 @pytest.fixture
