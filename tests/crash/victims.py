@@ -66,8 +66,8 @@ def append(report: Report, url: str, writer: str, seed: int) -> None:
 def hold(report: Report, url: str) -> None:
     """Hold the hub for others: whoever connects gets a producer of their own, all over one hub."""
     hub = shoal.connect(url)
-    # Room for all who come at once: one whose last packet finds a full queue believes that it is connected, and
-    # if the holder dies then, nothing ever tells it so.
+    # Room for all who come at once: one whose last packet finds a full queue believes that it is connected,
+    # and if the holder dies then, nothing ever tells it so.
     with Listener(("127.0.0.1", 0), backlog=16, authkey=b"shoal") as listener:
         report(listener.address)
         while True:
