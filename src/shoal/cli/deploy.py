@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from shoal import Batch, Checkpointer, FailureRules, Hub, Policy, Worker
+from shoal.cli.hushing import hushed
 
 _RECORDS: Final = 6_000
 _BAD: Final = b"2718"
@@ -50,7 +49,7 @@ def deploy(hub: Hub, stream: str, group: str) -> Deployed:
     def start(name: str) -> Worker:
         return Worker(hub, stream, group, process, name=name, failure=rules, in_order=False).start()
 
-    with _quiet():
+    with hushed("shoal.worker"):  # Every failure is logged; here they are part of the story.
         workers = [start(f"v1-{i}") for i in range(3)]
         sender = threading.Thread(target=_send, args=(hub, stream))
         sender.start()
@@ -92,15 +91,3 @@ def _until(is_so: Callable[[], bool]) -> None:
         if time.monotonic() > deadline:
             return
         time.sleep(0.01)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Every failure is logged; here they are part of the story."""
-    log = logging.getLogger("shoal.worker")
-    before = log.level
-    log.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        log.setLevel(before)

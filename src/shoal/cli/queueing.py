@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from shoal import BroadcastConsumer, Hub, Record, SharedConsumer
+from shoal.cli.hushing import hushed
 from shoal.core.model import StreamInfo
 
 CONSUMERS: Final = 8
@@ -57,7 +55,8 @@ def queue_up(hub: Hub, stream: str, group: str) -> Queued:
                 if len(received) > len(bad):
                     consumer.ack(received, [record for record in received if record.value != _POISON])
 
-    with _quiet(), ThreadPoolExecutor(CONSUMERS) as threads:
+    # A dead letter is logged; here it is part of the story.
+    with hushed("shoal.hub.shared"), ThreadPoolExecutor(CONSUMERS) as threads:
         working = [threads.submit(work, number) for number in range(CONSUMERS)]
         for _ in range(int(_PATIENCE_S / 0.05)):
             if not hub.describe_group(stream, group).lag:
@@ -90,15 +89,3 @@ def _show(hub: Hub, stream: StreamInfo, group: str, name: str) -> int:
         while (batch := screen.poll()) is not None:
             seen += len(batch)
     return seen
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """A dead letter is logged; here it is part of the story."""
-    log = logging.getLogger("shoal.hub.shared")
-    before = log.level
-    log.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        log.setLevel(before)
