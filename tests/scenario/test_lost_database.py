@@ -3,15 +3,16 @@
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Column, Integer, MetaData, Table, bindparam, select, text, update
 
 import shoal
-from shoal.core.errors import DeliveryTimeout, StoreUnavailable
+from shoal.core.errors import DeliveryTimeout, StoreError, StoreUnavailable
 from shoal.store.sql.database import Database
 from shoal.store.sql.dialects import dialect_for
+from shoal.store.sql.prepared import PreparedWrite
 from shoal.testing.history import Ack, Mark, find_faults, read_history
 from shoal.testing.server import Server, StopMode
 from tests.scenario.proxy import Proxy
@@ -248,16 +249,26 @@ def test_a_batch_whose_acknowledgement_was_lost_on_the_way_is_stored_once(
             assert_all_there(hub, acks, set())
 
 
-def test_a_server_ends_a_transaction_that_stands_still(store: str, store_url: str) -> None:
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_server_ends_a_transaction_that_stands_still(store: str, store_url: str, rows: int) -> None:
     """A process that is stopped within one would keep its rows locked for as long as it stands."""
-    asked = "SHOW idle_in_transaction_session_timeout"
-    if store == "mariadb":
-        asked = "SELECT @@SESSION.idle_transaction_timeout"
-    database = Database(dialect_for(store_url))
-    with database.write() as connection:
-        found = str(connection.execute(text(asked)).scalar_one())
-    database.close()
-    assert found.removesuffix("s") == "30"
+    setting = "idle_transaction_timeout" if store == "mariadb" else "idle_in_transaction_session_timeout"
+    shown = f"SELECT @@SESSION.{setting}" if store == "mariadb" else f"SHOW {setting}"
+    places = range(1, rows + 1)
+    table = Table("still", MetaData(), Column("place", Integer, primary_key=True), Column("at", Integer))
+    change = PreparedWrite(update(table).where(table.c.place == bindparam("which")).values(at=table.c.at + 1))
+    with closing(Database(dialect_for(store_url))) as database:
+        with database.write() as connection:
+            table.create(connection)
+            connection.execute(table.insert(), [{"place": place, "at": 0} for place in places])
+        with pytest.raises(StoreError), database.write() as stopped:  # noqa: PT012 - it is the commit that fails
+            assert str(stopped.execute(text(shown)).scalar_one()).removesuffix("s") == "10"
+            stopped.execute(text(f"SET SESSION {setting} = {1 if store == 'mariadb' else 1000}"))
+            assert change.run(stopped, [{"which": place} for place in places]) == rows
+            with database.write() as other:  # It waits for the lock, and gets it before it gives up.
+                assert change.run(other, [{"which": place} for place in places]) == rows
+        with database.read() as connection:
+            assert set(connection.execute(select(table.c.at)).scalars()) == {1}
 
 
 @contextmanager

@@ -66,6 +66,10 @@ ROUND_BYTES_MAX: Final = 20_000_000
 STORE_LOCK_WAIT_S: Final = 15.0
 """How long a write waits for other writers before it says StoreBusy."""
 
+STORE_STILL_S: Final = 10.0
+"""How long a transaction may stand still: a process that was stopped within one loses what it had locked,
+before those who wait for it give up."""
+
 RETENTION_BATCHES_PER_STEP: Final = 512
 """Batches removed in one transaction: retention must not hold the write lock for long."""
 

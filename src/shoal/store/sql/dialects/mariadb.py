@@ -23,7 +23,7 @@ from shoal.core.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from shoal.core.limits import STORE_LOCK_WAIT_S
+from shoal.core.limits import STORE_LOCK_WAIT_S, STORE_STILL_S
 from shoal.store.sql.dialects.dialect import Dialect, Hints, first_line
 
 _QUICK_S: Final = 0.02
@@ -157,5 +157,5 @@ def _configure(connection: Any, _: Any) -> None:
         # process that was stopped, loses its connection and with it the rows that it had locked.
         cursor.execute(
             f"SET SESSION innodb_lock_wait_timeout = {int(STORE_LOCK_WAIT_S)}, sql_mode = 'STRICT_ALL_TABLES'"
-            f" /*M!100300 , idle_transaction_timeout = {int(STORE_LOCK_WAIT_S) * 2} */"
+            f" /*M!100300 , idle_transaction_timeout = {int(STORE_STILL_S)} */"
         )

@@ -22,7 +22,7 @@ from shoal.core.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from shoal.core.limits import STORE_LOCK_WAIT_S
+from shoal.core.limits import STORE_LOCK_WAIT_S, STORE_STILL_S
 from shoal.store.sql.dialects.dialect import HINT_WAIT_S, Dialect, Hints, first_line
 
 CHANNEL: Final = "shoal"
@@ -39,7 +39,7 @@ class Postgres(Dialect):
 
     def engine(self) -> Engine:
         """Lock waits and idle transactions are bounded by the server, whatever becomes of us."""
-        bound_ms = int(STORE_LOCK_WAIT_S * 1000)
+        bound_ms, still_ms = int(STORE_LOCK_WAIT_S * 1000), int(STORE_STILL_S * 1000)
         return create_engine(
             self.url.set(drivername="postgresql+psycopg"),
             pool_size=8,
@@ -49,8 +49,8 @@ class Postgres(Dialect):
             connect_args={
                 "connect_timeout": 10,
                 "application_name": "shoal",
-                "cursor_factory": _binary_cursors(),
-                "options": f"-c lock_timeout={bound_ms} -c idle_in_transaction_session_timeout={bound_ms * 2}"
+                "cursor_factory": _cursors(),
+                "options": f"-c lock_timeout={bound_ms} -c idle_in_transaction_session_timeout={still_ms}"
                 " -c synchronous_commit=on -c statement_timeout=0",
             },
         )
@@ -101,16 +101,29 @@ _FAULTS: Final[dict[tuple[str, ...], Any]] = {
 }
 
 
-def _binary_cursors() -> Any:
-    """Cursors whose results come in binary form: a payload in text form is twice as long, in hexadecimal."""
+def _cursors() -> Any:
+    """Cursors whose results come in binary form, and after which the server watches an idle transaction.
+
+    A payload in text form is twice as long, in hexadecimal. And the driver ends many rows with a Sync and a
+    Flush: the server stops the clock of `idle_in_transaction_session_timeout` at the Flush, and starts it at
+    the next Sync only, so that a process that is stopped there would keep its rows locked for ever.
+    """
     import psycopg  # noqa: PLC0415 - an optional dependency
 
-    class BinaryCursor(psycopg.Cursor[Any]):
+    class Cursor(psycopg.Cursor[Any]):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             self.format = psycopg.pq.Format.BINARY
 
-    return BinaryCursor
+        def executemany(self, query: Any, params_seq: Any, *, returning: bool = False) -> None:
+            rows = list(params_seq)
+            if len(rows) == 1:
+                self.execute(query, rows[0], prepare=True)
+                return
+            super().executemany(query, rows, returning=returning)
+            self.connection.execute("")
+
+    return Cursor
 
 
 @contextmanager
