@@ -87,6 +87,12 @@ def mariadb_server() -> Iterator[MariaDBServer]:
 
 
 @pytest.fixture(scope="session")
+def java() -> None:
+    """Spark's machine."""
+    _require("java")
+
+
+@pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
     """Redis, shared by all tests of the run."""
     yield from _serve(RedisServer)

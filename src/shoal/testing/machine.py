@@ -19,6 +19,7 @@ PACKAGES: Final[dict[str, str]] = {
     "mariadbd": "mariadb-server",
     "redis-server": "redis-server",
     "strace": "strace",
+    "java": "openjdk-17-jre-headless",
 }
 
 
