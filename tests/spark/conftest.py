@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from shoal.testing.servers import PostgresServer
+
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*sys.path, os.environ.get("PYTHONPATH")]))
 
@@ -38,6 +40,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     logging.getLogger("py4j").setLevel(logging.ERROR)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def spark_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """A database on PostgreSQL, for a test that may stop the server."""
+    made = postgres_server.fresh_database()
+    yield made
+    if not postgres_server.is_running:
+        postgres_server.start()
+    postgres_server.drop_database(made)
 
 
 @pytest.fixture

@@ -68,6 +68,7 @@ def _session(orders: dict[str, Any]) -> SparkSession:
     builder = SparkSession.builder.master(orders["master"]).appName("story")
     for name, value in {
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",  # It would stand before what is said, on one line.
         "spark.log.level": "ERROR",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",

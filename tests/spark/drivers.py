@@ -15,6 +15,8 @@ from typing import Any, Final, Self
 
 import psutil
 
+from shoal.testing.spark_cluster import executors_of
+
 WITHIN_S: Final = 180.0
 """For what takes seconds on a quiet machine: a JVM starts, a batch is done."""
 
@@ -63,6 +65,22 @@ class Driver:
     def wait_for_end(self) -> None:
         assert self._process is not None
         assert self._process.wait(WITHIN_S) == 0, self.tail()
+
+    def leave(self) -> None:
+        """When nothing is at hand any more: stop the queries, and end."""
+        self.until(
+            lambda: all(self.batch_at_hand(query) is None for query in self._orders["queries"]), "all is done"
+        )
+        self.tell("stop")
+        self.wait_for_end()
+
+    def kill_executors(self) -> int:
+        """Kill -9 the executors of a `local-cluster`, which the driver has started; how many there were."""
+        assert self._process is not None
+        executors = executors_of(self._process.pid)
+        for process in executors:
+            process.kill()
+        return len(executors)
 
     def kill(self, *, whole: bool = False) -> None:
         """Kill -9: the JVM, which is Spark's driver, and the program. What they had started is left to

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, Final
@@ -17,7 +16,6 @@ from typing import Any, Final
 import pytest
 
 import shoal
-from shoal.testing.servers import PostgresServer
 from tests.spark.drivers import Driver
 
 SHARDS: Final = 12
@@ -29,13 +27,6 @@ pytestmark = [
     pytest.mark.timeout(2 * WITHIN_S),
     pytest.mark.skipif("SHOAL_SPARK_RECORDS" not in os.environ, reason="a long run: make soak-spark"),
 ]
-
-
-@pytest.fixture
-def url(postgres_server: PostgresServer) -> Iterator[str]:
-    made = postgres_server.fresh_database()
-    yield made
-    postgres_server.drop_database(made)
 
 
 class Crew:
@@ -87,12 +78,12 @@ class Crew:
             time.sleep(0.1)
 
 
-def test_two_applications_and_a_worker_share_twelve_shards(url: str, tmp_path: Path) -> None:
+def test_two_applications_and_a_worker_share_twelve_shards(spark_url: str, tmp_path: Path) -> None:
     table = [f"{'s':>7} {'records':>9} {'twice':>6}  shards held"]
     began = time.monotonic()
-    orders: dict[str, Any] = {"hub": url, "master": "local[1]", "queries": ["member"]}
+    orders: dict[str, Any] = {"hub": spark_url, "master": "local[1]", "queries": ["member"]}
     with (
-        shoal.connect(url) as hub,
+        shoal.connect(spark_url) as hub,
         Driver(tmp_path, name="one", **orders) as one,
         Driver(tmp_path, name="two", **orders) as two,
     ):

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -101,11 +101,7 @@ class SparkCluster:
 
     def kill_executors(self, number: int) -> int:
         """End the executors of a worker with SIGKILL, and leave the worker; how many there were."""
-        executors = [
-            process
-            for process in psutil.Process(self._guards[f"worker-{number}"].pid).children(recursive=True)
-            if any("CoarseGrainedExecutorBackend" in word for word in process.cmdline())
-        ]
+        executors = executors_of(self._guards[f"worker-{number}"].pid)
         for process in executors:
             process.kill()
         return len(executors)
@@ -155,6 +151,18 @@ class SparkCluster:
             if time.monotonic() > deadline or self._guards[name].poll() is not None:
                 raise ServerFailed(f"Spark's {name} did not say {line!r}: {self.log(name)[-2000:]}")
             time.sleep(POLL_SECONDS)
+
+
+def executors_of(pid: int) -> list[psutil.Process]:
+    """The JVMs of executors among a process's descendants."""
+    found = []
+    for process in psutil.Process(pid).children(recursive=True):
+        with suppress(
+            psutil.NoSuchProcess
+        ):  # It may have ended while we look; also one that nobody waits for.
+            if any("CoarseGrainedExecutorBackend" in word for word in process.cmdline()):
+                found.append(process)
+    return found
 
 
 def spark_home() -> Path:
