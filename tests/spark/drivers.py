@@ -107,12 +107,11 @@ class Driver:
 
     def batch_at_hand(self, query: str) -> int | None:
         """The number of the batch that a query has begun and not finished."""
-        begun, done = (_last(self.folder / query / name) for name in ("offsets", "commits"))
-        return begun if begun > done else None
+        return batch_at_hand(self.folder / query)
 
     def batches(self, query: str) -> int:
         """How many are done."""
-        return 1 + _last(self.folder / query / "commits")
+        return batches_done(self.folder / query)
 
     def tail(self) -> str:
         said = self._log.read_text(errors="replace")
@@ -144,6 +143,16 @@ class Driver:
         for process in alive:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
+
+
+def batch_at_hand(checkpoint: Path) -> int | None:
+    """The number of the batch that was begun and is not finished, by the folder of a query's checkpoint."""
+    begun, done = (_last(checkpoint / name) for name in ("offsets", "commits"))
+    return begun if begun > done else None
+
+
+def batches_done(checkpoint: Path) -> int:
+    return 1 + _last(checkpoint / "commits")
 
 
 def _last(folder: Path) -> int:

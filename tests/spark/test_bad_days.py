@@ -14,7 +14,6 @@ import pytest
 
 import shoal
 from shoal.testing.servers import PostgresServer
-from shoal.testing.spark_cluster import spark_home
 from tests.spark.drivers import Driver
 from tests.spark.story import Story, faults_of_copies
 
@@ -26,8 +25,7 @@ def test_an_executor_the_store_and_the_driver_die_and_every_record_is_there_once
     spark_url: str, postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
     orders: dict[str, Any] = {"master": "local-cluster[1,2,640]", "hub": spark_url, "queries": ["copies"]}
-    home = {"SPARK_HOME": str(spark_home())}
-    with shoal.connect(spark_url) as hub, Driver(tmp_path, home, batch=RECORDS // 4, **orders) as driver:
+    with shoal.connect(spark_url) as hub, Driver(tmp_path, batch=RECORDS // 4, **orders) as driver:
         hub.create_stream("orders", shards=3)
         hub.create_stream("copies", shards=2)
         story = Story(hub, postgres_server, driver, records=RECORDS, parts=6)

@@ -13,7 +13,6 @@ and no folder remains.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -30,8 +29,9 @@ from typing import Final, Self
 import psutil
 
 from shoal.testing import guard
-from shoal.testing.machine import NotInstalled, free_port
+from shoal.testing.machine import free_port
 from shoal.testing.server import ServerFailed
+from shoal.testing.spark_home import make_quick_home
 
 START_SECONDS_MAX: Final = 90.0
 """Three JVMs on a busy machine with two cores."""
@@ -45,6 +45,7 @@ class SparkCluster:
     def __init__(self, *, workers: int = 2, cores: int = 1, memory: str = "1g") -> None:
         self.url = ""
         self.folder = Path()
+        self._home = Path()
         self._workers = workers
         self._cores = cores
         self._memory = memory
@@ -55,7 +56,7 @@ class SparkCluster:
     def environment(self) -> dict[str, str]:
         """What a driver's process needs: where Spark is, and which Python executors run."""
         return {
-            "SPARK_HOME": str(spark_home()),
+            "SPARK_HOME": str(self._home),
             "SPARK_LOCAL_IP": HOST,
             "SPARK_LOCAL_HOSTNAME": HOST,
             "PYSPARK_PYTHON": sys.executable,
@@ -68,6 +69,7 @@ class SparkCluster:
         self.folder = Path(tempfile.mkdtemp(prefix="shoal-spark-"))
         self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
         try:
+            self._home = make_quick_home(self.folder / "spark")
             port = free_port()
             self.url = f"spark://{HOST}:{port}"
             options = ["--host", HOST, "--port", str(port), "--webui-port", str(free_port())]
@@ -113,7 +115,7 @@ class SparkCluster:
     def _start(self, name: str, arguments: list[str]) -> None:
         order = {
             "parent": os.getpid(),
-            "command": [str(spark_home() / "bin" / "spark-class"), *arguments],
+            "command": [str(self._home / "bin" / "spark-class"), *arguments],
             "folder": str(self._folder_of(name)),
             "log": str(self.folder / f"{name}.log"),
             "user": None,
@@ -163,11 +165,3 @@ def executors_of(pid: int) -> list[psutil.Process]:
             if any("CoarseGrainedExecutorBackend" in word for word in process.cmdline()):
                 found.append(process)
     return found
-
-
-def spark_home() -> Path:
-    """Where the installed pyspark package is."""
-    found = importlib.util.find_spec("pyspark")
-    if found is None or found.origin is None:
-        raise NotInstalled("pyspark is not installed; pip install 'shoal[spark]' brings it")
-    return Path(found.origin).parent
