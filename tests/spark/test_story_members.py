@@ -20,6 +20,7 @@ from tests.spark.drivers import Driver
 
 SHARDS: Final = 12
 RECORDS: Final = int(os.environ.get("SHOAL_SPARK_RECORDS", "30000"))
+SPREAD_S: Final = 60.0
 TIMEOUT_S: Final = 6.0
 WITHIN_S: Final = 180 + RECORDS / 1000
 
@@ -71,11 +72,17 @@ class Crew:
         return lag
 
     def _write(self) -> None:
+        """All records within about SPREAD_S, then one now and then; at the end what is left of all."""
         while not self._ends:
-            for shard in range(SHARDS):
-                self._hub.append("orders", shard, [b"x"] * max(1, RECORDS // 2_000))
-                self.sent += max(1, RECORDS // 2_000)
+            self._append(RECORDS // SHARDS // int(SPREAD_S * 10) if self.sent < RECORDS else 1)
             time.sleep(0.1)
+        while self.sent < RECORDS:
+            self._append(1_000)
+
+    def _append(self, records: int) -> None:
+        for shard in range(SHARDS):
+            self._hub.append("orders", shard, [b"x"] * max(1, records))
+            self.sent += max(1, records)
 
 
 def test_two_applications_and_a_worker_share_twelve_shards(spark_url: str, tmp_path: Path) -> None:

@@ -37,6 +37,12 @@ START_SECONDS_MAX: Final = 90.0
 """Three JVMs on a busy machine with two cores."""
 POLL_SECONDS: Final = 0.05
 HOST: Final = "127.0.0.1"
+_DAEMONS: Final = {
+    "SPARK_DAEMON_MEMORY": "256m",
+    "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "SPARK_NO_DAEMONIZE": "1",
+}
+"""Of a master or a worker, which does little: small, and soon there."""
 
 
 class SparkCluster:
@@ -122,9 +128,7 @@ class SparkCluster:
             "group": None,
             "last_signal": int(signal.SIGKILL),
         }
-        environment = (
-            os.environ | self.environment | {"SPARK_DAEMON_MEMORY": "256m", "SPARK_NO_DAEMONIZE": "1"}
-        )
+        environment = os.environ | self.environment | _DAEMONS
         started = self._guards[name] = subprocess.Popen(
             [sys.executable, "-I", guard.__file__, json.dumps(order)],
             stdin=subprocess.PIPE,
