@@ -72,17 +72,19 @@ class Crew:
         return lag
 
     def _write(self) -> None:
-        """All records within about SPREAD_S, then one now and then; at the end what is left of all."""
+        """All records within SPREAD_S, then one now and then; at the end what is left of all."""
+        began = time.monotonic()
         while not self._ends:
-            self._append(RECORDS // SHARDS // int(SPREAD_S * 10) if self.sent < RECORDS else 1)
+            due = min(1.0, (time.monotonic() - began) / SPREAD_S) * RECORDS
+            self._append(max(1, int(due - self.sent) // SHARDS))
             time.sleep(0.1)
         while self.sent < RECORDS:
             self._append(1_000)
 
     def _append(self, records: int) -> None:
         for shard in range(SHARDS):
-            self._hub.append("orders", shard, [b"x"] * max(1, records))
-            self.sent += max(1, records)
+            self._hub.append("orders", shard, [b"x"] * records)
+            self.sent += records
 
 
 def test_two_applications_and_a_worker_share_twelve_shards(spark_url: str, tmp_path: Path) -> None:

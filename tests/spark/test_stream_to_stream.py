@@ -30,7 +30,7 @@ def test_totals_are_written_back_once_wherever_the_query_was_stopped(
     chance = random.Random(5)
     sent: Counter[bytes] = Counter()
     broken_off = 0
-    orders = {"hub": sqlite_url, "folder": str(tmp_path), "batch": 150}
+    orders = {"hub": sqlite_url, "folder": str(tmp_path), "batch": 250}
     with shoal.connect(sqlite_url) as hub:
         hub.create_stream("orders", shards=2)
         hub.create_stream("totals", shards=2)
