@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from shoal.testing.servers import PostgresServer
+from shoal.testing.spark_home import make_quick_home
+
+_FOLDER = tempfile.TemporaryDirectory(prefix="shoal-spark-home-")
+os.environ["SPARK_HOME"] = str(make_quick_home(Path(_FOLDER.name) / "home"))
+# A JVM that lives for a minute is not worth what its second compiler costs.
+os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*sys.path, os.environ.get("PYTHONPATH")]))
 
@@ -38,6 +46,16 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
     logging.getLogger("py4j").setLevel(logging.ERROR)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def spark_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """A database on PostgreSQL, for a test that may stop the server."""
+    made = postgres_server.fresh_database()
+    yield made
+    if not postgres_server.is_running:
+        postgres_server.start()
+    postgres_server.drop_database(made)
 
 
 @pytest.fixture

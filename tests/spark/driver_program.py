@@ -68,11 +68,13 @@ def _session(orders: dict[str, Any]) -> SparkSession:
     builder = SparkSession.builder.master(orders["master"]).appName("story")
     for name, value in {
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",  # It would stand before what is said, on one line.
         "spark.log.level": "ERROR",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "1g",
         "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": os.environ.get("SPARK_SUBMIT_OPTS", ""),
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         "spark.python.unix.domain.socket.enabled": "true",
@@ -90,7 +92,7 @@ def _copies(spark: SparkSession, orders: dict[str, Any]) -> StreamingQuery:
     return _started(rows, orders, "copies")
 
 
-def _totals(spark: SparkSession, orders: dict[str, Any]) -> StreamingQuery:
+def totals(spark: SparkSession, orders: dict[str, Any]) -> StreamingQuery:
     """Running totals. Spark lets no sink in Python have the update mode; state of one's own needs none."""
 
     def count(key: tuple[bytes], parts: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
@@ -99,10 +101,10 @@ def _totals(spark: SparkSession, orders: dict[str, Any]) -> StreamingQuery:
         yield pd.DataFrame({"key": [key[0]], "value": [b"%d" % total]})
 
     rows = _source(spark, orders, group="counting", columns="key").groupBy("key")
-    totals = rows.applyInPandasWithState(
+    counted = rows.applyInPandasWithState(
         count, "key binary, value binary", "total long", "append", GroupStateTimeout.NoTimeout
     )
-    return _started(totals, orders, "totals")
+    return _started(counted, orders, "totals")
 
 
 def _member(spark: SparkSession, orders: dict[str, Any]) -> StreamingQuery:
@@ -149,7 +151,7 @@ def _say(what: str) -> None:
     os.write(1, f"{what}\n".encode())
 
 
-_QUERIES = {"copies": _copies, "totals": _totals, "member": _member}
+_QUERIES = {"copies": _copies, "totals": totals, "member": _member}
 
 if __name__ == "__main__":
     sys.exit(main(json.loads(sys.argv[1])))

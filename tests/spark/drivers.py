@@ -15,6 +15,8 @@ from typing import Any, Final, Self
 
 import psutil
 
+from shoal.testing.spark_cluster import executors_of
+
 WITHIN_S: Final = 180.0
 """For what takes seconds on a quiet machine: a JVM starts, a batch is done."""
 
@@ -64,6 +66,22 @@ class Driver:
         assert self._process is not None
         assert self._process.wait(WITHIN_S) == 0, self.tail()
 
+    def leave(self) -> None:
+        """When nothing is at hand any more: stop the queries, and end."""
+        self.until(
+            lambda: all(self.batch_at_hand(query) is None for query in self._orders["queries"]), "all is done"
+        )
+        self.tell("stop")
+        self.wait_for_end()
+
+    def kill_executors(self) -> int:
+        """Kill -9 the executors of a `local-cluster`, which the driver has started; how many there were."""
+        assert self._process is not None
+        executors = executors_of(self._process.pid)
+        for process in executors:
+            process.kill()
+        return len(executors)
+
     def kill(self, *, whole: bool = False) -> None:
         """Kill -9: the JVM, which is Spark's driver, and the program. What they had started is left to
         itself or, with `whole`, dies as well, as if the machine had."""
@@ -89,12 +107,11 @@ class Driver:
 
     def batch_at_hand(self, query: str) -> int | None:
         """The number of the batch that a query has begun and not finished."""
-        begun, done = (_last(self.folder / query / name) for name in ("offsets", "commits"))
-        return begun if begun > done else None
+        return batch_at_hand(self.folder / query)
 
     def batches(self, query: str) -> int:
         """How many are done."""
-        return 1 + _last(self.folder / query / "commits")
+        return batches_done(self.folder / query)
 
     def tail(self) -> str:
         said = self._log.read_text(errors="replace")
@@ -126,6 +143,16 @@ class Driver:
         for process in alive:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
+
+
+def batch_at_hand(checkpoint: Path) -> int | None:
+    """The number of the batch that was begun and is not finished, by the folder of a query's checkpoint."""
+    begun, done = (_last(checkpoint / name) for name in ("offsets", "commits"))
+    return begun if begun > done else None
+
+
+def batches_done(checkpoint: Path) -> int:
+    return 1 + _last(checkpoint / "commits")
 
 
 def _last(folder: Path) -> int:

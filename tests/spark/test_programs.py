@@ -36,7 +36,11 @@ def test_a_client_of_spark_connect_writes_and_reads(sqlite_url: str) -> None:
     with shoal.connect(sqlite_url) as hub:
         hub.create_stream("orders", shards=2)
         hub.create_stream("copies", shards=2)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK")}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name in {"SPARK_HOME", "SPARK_SUBMIT_OPTS"} or not name.startswith("SPARK")
+    }
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("connect_program.py")), sqlite_url],
         check=False,

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 import shoal
 from shoal.core.checkpoint import Checkpoint
-from shoal.core.errors import Fenced, InvalidInput, NameTaken, NotOwner
+from shoal.core.errors import Fenced, InvalidInput, NameTaken, NotOwner, StreamReplaced, UnknownStream
 from shoal.spark.data_source import schema_of
 from shoal.spark.executor_reading import Reading, read_spans
 from shoal.spark.hubs import address_of, close_hubs
@@ -214,6 +214,43 @@ def test_processes_that_begin_while_the_store_restarts_wait_for_it(postgres_serv
         begin()
         again.join()
     close_hubs()
+
+
+def test_shards_that_are_split_and_merged_between_plan_and_read_are_read_as_planned(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
+) -> None:
+    hub.create_stream("orders", shards=2)
+    fill(hub, 2, 5)
+    driver = Driver(begin(startingOffsets="earliest"))
+    assert driver.plan()
+    hub.split_shard("orders", 0)
+    hub.merge_shards("orders", 3, 1)
+    for shard in (2, 4):
+        hub.append("orders", shard, [b"x"] * 3)
+    driver.run()
+    assert driver.rows == [(shard, offset) for shard in (0, 1) for offset in range(5)], "what was planned"
+    driver.drive(lambda: len(driver.rows) >= 16)
+    assert driver.rows[10:] == [(shard, offset) for shard in (2, 4) for offset in range(3)]
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_a_stream_that_is_deleted_between_plan_and_read_fails_the_task(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], is_made_anew: bool
+) -> None:
+    hub.create_stream("orders", shards=1)
+    fill(hub, 1, 5)
+    strict = Driver(begin(startingOffsets="earliest"))
+    lenient = Driver(begin(startingOffsets="earliest", failOnDataLoss="false"))
+    for driver in (strict, lenient):
+        assert driver.plan()
+    hub.delete_stream("orders")
+    if is_made_anew:
+        hub.create_stream("orders", shards=1)
+        fill(hub, 1, 7)
+    with pytest.raises(StreamReplaced if is_made_anew else UnknownStream):
+        strict.run()
+    lenient.run()
+    assert strict.rows == lenient.rows == [], "none of another stream's records are taken for its own"
 
 
 def test_a_batch_that_runs_is_not_let_go_of(hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]) -> None:

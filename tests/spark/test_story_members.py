@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, Final
@@ -17,11 +16,11 @@ from typing import Any, Final
 import pytest
 
 import shoal
-from shoal.testing.servers import PostgresServer
 from tests.spark.drivers import Driver
 
 SHARDS: Final = 12
 RECORDS: Final = int(os.environ.get("SHOAL_SPARK_RECORDS", "30000"))
+SPREAD_S: Final = 60.0
 TIMEOUT_S: Final = 6.0
 WITHIN_S: Final = 180 + RECORDS / 1000
 
@@ -29,13 +28,6 @@ pytestmark = [
     pytest.mark.timeout(2 * WITHIN_S),
     pytest.mark.skipif("SHOAL_SPARK_RECORDS" not in os.environ, reason="a long run: make soak-spark"),
 ]
-
-
-@pytest.fixture
-def url(postgres_server: PostgresServer) -> Iterator[str]:
-    made = postgres_server.fresh_database()
-    yield made
-    postgres_server.drop_database(made)
 
 
 class Crew:
@@ -80,19 +72,27 @@ class Crew:
         return lag
 
     def _write(self) -> None:
+        """All records within SPREAD_S, then one now and then; at the end what is left of all."""
+        began = time.monotonic()
         while not self._ends:
-            for shard in range(SHARDS):
-                self._hub.append("orders", shard, [b"x"] * max(1, RECORDS // 2_000))
-                self.sent += max(1, RECORDS // 2_000)
+            due = min(1.0, (time.monotonic() - began) / SPREAD_S) * RECORDS
+            self._append(max(1, int(due - self.sent) // SHARDS))
             time.sleep(0.1)
+        while self.sent < RECORDS:
+            self._append(1_000)
+
+    def _append(self, records: int) -> None:
+        for shard in range(SHARDS):
+            self._hub.append("orders", shard, [b"x"] * records)
+            self.sent += records
 
 
-def test_two_applications_and_a_worker_share_twelve_shards(url: str, tmp_path: Path) -> None:
+def test_two_applications_and_a_worker_share_twelve_shards(spark_url: str, tmp_path: Path) -> None:
     table = [f"{'s':>7} {'records':>9} {'twice':>6}  shards held"]
     began = time.monotonic()
-    orders: dict[str, Any] = {"hub": url, "master": "local[1]", "queries": ["member"]}
+    orders: dict[str, Any] = {"hub": spark_url, "master": "local[1]", "queries": ["member"]}
     with (
-        shoal.connect(url) as hub,
+        shoal.connect(spark_url) as hub,
         Driver(tmp_path, name="one", **orders) as one,
         Driver(tmp_path, name="two", **orders) as two,
     ):

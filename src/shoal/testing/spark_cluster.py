@@ -13,7 +13,6 @@ and no folder remains.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -22,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -30,13 +29,20 @@ from typing import Final, Self
 import psutil
 
 from shoal.testing import guard
-from shoal.testing.machine import NotInstalled, free_port
+from shoal.testing.machine import free_port
 from shoal.testing.server import ServerFailed
+from shoal.testing.spark_home import make_quick_home
 
 START_SECONDS_MAX: Final = 90.0
 """Three JVMs on a busy machine with two cores."""
 POLL_SECONDS: Final = 0.05
 HOST: Final = "127.0.0.1"
+_DAEMONS: Final = {
+    "SPARK_DAEMON_MEMORY": "256m",
+    "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "SPARK_NO_DAEMONIZE": "1",
+}
+"""Of a master or a worker, which does little: small, and soon there."""
 
 
 class SparkCluster:
@@ -45,6 +51,7 @@ class SparkCluster:
     def __init__(self, *, workers: int = 2, cores: int = 1, memory: str = "1g") -> None:
         self.url = ""
         self.folder = Path()
+        self._home = Path()
         self._workers = workers
         self._cores = cores
         self._memory = memory
@@ -55,7 +62,7 @@ class SparkCluster:
     def environment(self) -> dict[str, str]:
         """What a driver's process needs: where Spark is, and which Python executors run."""
         return {
-            "SPARK_HOME": str(spark_home()),
+            "SPARK_HOME": str(self._home),
             "SPARK_LOCAL_IP": HOST,
             "SPARK_LOCAL_HOSTNAME": HOST,
             "PYSPARK_PYTHON": sys.executable,
@@ -68,6 +75,7 @@ class SparkCluster:
         self.folder = Path(tempfile.mkdtemp(prefix="shoal-spark-"))
         self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
         try:
+            self._home = make_quick_home(self.folder / "spark")
             port = free_port()
             self.url = f"spark://{HOST}:{port}"
             options = ["--host", HOST, "--port", str(port), "--webui-port", str(free_port())]
@@ -101,11 +109,7 @@ class SparkCluster:
 
     def kill_executors(self, number: int) -> int:
         """End the executors of a worker with SIGKILL, and leave the worker; how many there were."""
-        executors = [
-            process
-            for process in psutil.Process(self._guards[f"worker-{number}"].pid).children(recursive=True)
-            if any("CoarseGrainedExecutorBackend" in word for word in process.cmdline())
-        ]
+        executors = executors_of(self._guards[f"worker-{number}"].pid)
         for process in executors:
             process.kill()
         return len(executors)
@@ -117,16 +121,14 @@ class SparkCluster:
     def _start(self, name: str, arguments: list[str]) -> None:
         order = {
             "parent": os.getpid(),
-            "command": [str(spark_home() / "bin" / "spark-class"), *arguments],
+            "command": [str(self._home / "bin" / "spark-class"), *arguments],
             "folder": str(self._folder_of(name)),
             "log": str(self.folder / f"{name}.log"),
             "user": None,
             "group": None,
             "last_signal": int(signal.SIGKILL),
         }
-        environment = (
-            os.environ | self.environment | {"SPARK_DAEMON_MEMORY": "256m", "SPARK_NO_DAEMONIZE": "1"}
-        )
+        environment = os.environ | self.environment | _DAEMONS
         started = self._guards[name] = subprocess.Popen(
             [sys.executable, "-I", guard.__file__, json.dumps(order)],
             stdin=subprocess.PIPE,
@@ -157,9 +159,13 @@ class SparkCluster:
             time.sleep(POLL_SECONDS)
 
 
-def spark_home() -> Path:
-    """Where the installed pyspark package is."""
-    found = importlib.util.find_spec("pyspark")
-    if found is None or found.origin is None:
-        raise NotInstalled("pyspark is not installed; pip install 'shoal[spark]' brings it")
-    return Path(found.origin).parent
+def executors_of(pid: int) -> list[psutil.Process]:
+    """The JVMs of executors among a process's descendants."""
+    found = []
+    for process in psutil.Process(pid).children(recursive=True):
+        with suppress(
+            psutil.NoSuchProcess
+        ):  # It may have ended while we look; also one that nobody waits for.
+            if any("CoarseGrainedExecutorBackend" in word for word in process.cmdline()):
+                found.append(process)
+    return found
