@@ -212,6 +212,7 @@ def test_several_streams_are_read_by_list_or_pattern(
             {"stream": "orders", "maxOffsetsPerTrigger": "5"},
             "maxOffsetsPerTrigger='5': it is for spark.readStr",
         ),
+        ({"path": "orders"}, "path='orders': a source has no path; name it with"),
         ({"stream": "orders", "member": "true"}, "a member of which group?"),
         ({"stream": "orders", "startingOffsets": "group"}, "which group?"),
         ({"stream": "orders", "startingOffsets": "latest", "startingTimestamp": "5"}, "not both"),

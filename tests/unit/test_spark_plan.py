@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.core.errors import InvalidInput, OffsetExpired, OffsetOutOfRange, UnknownShard
-from shoal.core.lineage import ancestors
+from shoal.core.lineage import ancestors, families
 from shoal.core.model import Shard, ShardId, ShardStatus, StreamInfo, StreamName, StreamSettings
 from shoal.spark.plan.filters import Bounds
 from shoal.spark.plan.limits import Limits
@@ -159,6 +159,20 @@ def test_tasks_hold_every_record_once(
     total = sum(one.records for one in spans)
     if records_max is not None and cuts and total <= records_max * TASKS_MAX:
         assert all(sum(one.records for one in task) <= records_max for task in found)
+
+
+@given(filled(), st.integers(1, 9))
+def test_in_one_task_a_shard_is_read_after_its_ancestors(info: StreamInfo, wanted: int) -> None:
+    spans = due(info, {}, in_order=False)
+    kin = families(info.shards)
+    found = tasks(spans, wanted=wanted, cuts=False, kin=lambda one: kin[one.shard])
+    assert sorted(one.shard for task in found for one in task) == sorted(one.shard for one in spans)
+    place = {one.shard: (number, at) for number, task in enumerate(found) for at, one in enumerate(task)}
+    for shard, (number, at) in place.items():
+        for older in ancestors(info.shards, shard):
+            if older in place:
+                assert place[older][0] == number
+                assert place[older][1] < at
 
 
 def test_small_shards_share_tasks_of_about_the_same_size() -> None:

@@ -58,6 +58,7 @@ KNOWN: Final = (
     Option(name="failOnDataLoss", parse=flag, default=True, doc="whether to fail when records are gone"),
     Option(name="columns", parse=names, doc="the columns to read, with commas between"),
     Option(name="includeHeaders", parse=flag, default=False, doc="whether to read headers"),
+    Option(name="path", parse=text, doc="not used: .load() takes none"),
     Option(
         name="pushFilters", parse=flag, default=False, doc="whether filters are pushed down in batch reads"
     ),
@@ -108,6 +109,8 @@ def source_options(given: Mapping[str, str], *, is_streaming: bool | None = None
     values = parsed(given, KNOWN)
     if is_streaming is not None:
         _check_kind({name.lower(): text for name, text in given.items()}, is_streaming)
+    if values["path"] is not None:
+        raise InvalidInput("path", values["path"], 'a source has no path; name it with .option("stream", …)')
     group = values["group"]
     for name, is_given in (("member", values["member"]), ("memberName", values["memberName"])):
         if is_given and group is None:
@@ -163,7 +166,7 @@ def check_agreed(options: SourceOptions, columns: Sequence[str]) -> None:
 
 def _check_kind(given: Mapping[str, str], is_streaming: bool) -> None:
     refused, remedy = (
-        (_OF_BATCHES, "it is for spark.read; a streaming query has no end")
+        (_OF_BATCHES, "it is for spark.read, not for a streaming query")
         if is_streaming
         else (_OF_STREAMS, "it is for spark.readStream")
     )
