@@ -267,12 +267,15 @@ def test_it_runs_on_postgresql_in_a_leased_group(spark: SparkSession, store_url:
         ({"lanes": "processes"}, "leave it out"),
         ({"on_stuck": "release"}, "leave it out"),
         ({"colour": "red"}, "see WorkerOptions"),
+        ({"until": "now", "every": "5 seconds"}, "leave it out"),
+        ({"group": "queue"}, "use shoal.SharedConsumer"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_a_query_starts(
     spark: SparkSession, hub: shoal.Hub, sqlite_url: str, options: dict[str, Any], said: str
 ) -> None:
     hub.create_stream("orders", shards=1)
+    hub.create_group("orders", "queue", delivery="shared")
     given = {"stream": "orders", "group": "billing", "hub": sqlite_url, "processor": Writer, **options}
     if options.get("processor") is None:
         given["processor"] = partial(Writer, "/nowhere")

@@ -12,8 +12,10 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrameReader, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
 import shoal
+from shoal.core.errors import InvalidInput
 from shoal.spark import ShoalDataSource, reason
 from shoal.spark.data_source import batch_reader, schema_of
 from shoal.spark.hubs import close_hubs
@@ -206,7 +208,11 @@ def test_several_streams_are_read_by_list_or_pattern(
         ({"stream": "orders", "startingOffsets": '{"0": 99}'}, "offset=99: shard 0 of 'orders' ends at"),
         ({"stream": "orders", "startingOffsets": '{"5": 1}'}, "shard=5: stream 'orders' has shards 0 to 0"),
         ({"stream": "orders", "columns": "offset,valu"}, "columns='valu': stream orders has stream, shard"),
-        ({"stream": "orders", "maxOffsetsPerTrigger": "5"}, "it is for spark.readStream"),
+        (
+            {"stream": "orders", "maxOffsetsPerTrigger": "5"},
+            "maxOffsetsPerTrigger='5': it is for spark.readStr",
+        ),
+        ({"path": "orders"}, "path='orders': a source has no path; name it with"),
         ({"stream": "orders", "member": "true"}, "a member of which group?"),
         ({"stream": "orders", "startingOffsets": "group"}, "which group?"),
         ({"stream": "orders", "startingOffsets": "latest", "startingTimestamp": "5"}, "not both"),
@@ -225,6 +231,16 @@ def test_bad_input_is_answered_with_one_line(
         batch_reader(given, schema_of(given)).partitions()
     assert line in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("options", [{"columns": "offset"}, {"includeHeaders": "true"}])
+def test_options_that_say_otherwise_than_a_given_schema_are_refused(
+    hub: shoal.Hub, sqlite_url: str, options: dict[str, str]
+) -> None:
+    hub.create_stream("orders", shards=1)
+    given = {"hub": sqlite_url, "stream": "orders", **options}
+    with pytest.raises(InvalidInput, match="the schema that was given"):
+        batch_reader(given, StructType().add("value", "binary"))
 
 
 def test_spark_passes_the_line_on(spark: SparkSession, hub: shoal.Hub, sqlite_url: str) -> None:

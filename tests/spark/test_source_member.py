@@ -138,6 +138,25 @@ def test_applications_and_a_worker_divide_the_shards_through_joins_stops_and_kil
     worker.stop()
 
 
+@pytest.mark.parametrize("coordination", ["coordinated", "leased"])
+def test_the_only_member_of_a_group_is_drained(
+    hub: shoal.Hub, start: Callable[..., StreamingQuery], coordination: str
+) -> None:
+    hub.create_stream("orders", shards=2)
+    hub.create_group("orders", "billing", timeout=30.0, coordination=coordination)
+    seen = Seen()
+    for shard in (0, 1):
+        hub.append("orders", shard, [b"x"] * 5)
+    query = start(seen, "one")
+    until(lambda: seen.places.total() == 10, "all of it")
+
+    drain(query, hub, timeout=20)
+
+    assert not query.isActive
+    described = hub.describe_group("orders", "billing")
+    assert [(shard.owner, int(shard.checkpoint)) for shard in described.shards] == [(None, 5), (None, 5)]
+
+
 def test_a_query_that_loses_a_shard_within_a_batch_is_begun_again_and_repeats_nothing_else(
     hub: shoal.Hub, start: Callable[..., StreamingQuery]
 ) -> None:

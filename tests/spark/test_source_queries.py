@@ -9,12 +9,20 @@ from threading import Timer
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import StructType
 
 import shoal
 from shoal.core.checkpoint import Checkpoint
-from shoal.core.errors import Fenced, InvalidInput, NameTaken, NotOwner, StreamReplaced, UnknownStream
+from shoal.core.errors import (
+    Fenced,
+    InvalidInput,
+    NameTaken,
+    NotOwner,
+    SchemaMismatch,
+    StreamReplaced,
+    UnknownStream,
+)
 from shoal.spark.data_source import schema_of
 from shoal.spark.executor_reading import Reading, read_spans
 from shoal.spark.hubs import address_of, close_hubs
@@ -323,6 +331,97 @@ def test_a_replayed_batch_is_read_under_a_current_lease_and_cut_to_the_groups_ch
     again.plan()
     assert hub.describe_group("orders", "billing").lag == 0
     assert len(again.rows) == 16
+
+
+def test_the_only_member_lets_go_of_all_when_it_is_announced_to_leave(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
+) -> None:
+    """As drain() does. Nobody else is there to ask for its shards."""
+    hub.create_stream("orders", shards=2)
+    hub.create_group("orders", "billing", timeout=10.0)
+    fill(hub, 2, 10)
+    one = Driver(begin(group="billing", member="true", memberName="one"))
+    one.plan_all(2)
+    found = hub.service.groups.find(hub.describe_stream("orders").full_name, "billing")
+    (member,) = hub.describe_group("orders", "billing").members
+    hub.service.groups.retire(found.id, member.incarnation)
+    assert held(hub) == {"one": 2}, "the batch has not ended"
+    one.run()
+    fill(hub, 2, 5)
+    one.drive(lambda: held(hub) == {None: 2})
+    assert sorted(one.rows) == [(shard, offset) for shard in (0, 1) for offset in range(10)]
+    assert [int(shard.checkpoint) for shard in hub.describe_group("orders", "billing").shards] == [10, 10]
+
+
+def test_a_stop_in_the_midst_of_a_batch_hands_nothing_over(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
+) -> None:
+    """Tasks may outlive the query: who got their shards at once could overtake them."""
+    hub.create_stream("orders", shards=2)
+    hub.create_group("orders", "billing", timeout=10.0)
+    fill(hub, 2, 10)
+    one = Driver(begin(group="billing", member="true", memberName="one"))
+    one.plan_all(2)
+    assert one.reader.partitions(one.start, one.end)
+    one.reader.stop()
+    assert held(hub) == {"one": 2}
+
+
+def test_a_new_groups_start_is_that_of_the_query(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
+) -> None:
+    hub.create_stream("orders", shards=3)
+    fill(hub, 3, 5)
+    with pytest.raises(InvalidInput, match="this stream is not read"):
+        begin(group="billing", member="true", startingOffsets='{"order": {"0": 3}}').initialOffset()
+    start = '{"orders": {"0": 3, "1": -1, "2": -2}}'
+    one = Driver(begin(group="billing", member="true", startingOffsets=start))
+    one.drive(lambda: len(one.rows) >= 7)
+    assert sorted(one.rows) == [(0, 3), (0, 4), *((2, offset) for offset in range(5))]
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
+@pytest.mark.parametrize("member", ["true", "false"])
+def test_of_a_stream_that_is_made_anew_the_group_is_made_anew_too_or_the_query_ends(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], member: str, strict: str
+) -> None:
+    hub.create_stream("orders", shards=1)
+    fill(hub, 1, 5)
+    one = Driver(begin(group="billing", member=member, failOnDataLoss=strict))
+    one.drive(lambda: len(one.rows) == 5 and hub.describe_group("orders", "billing").lag == 0)
+    hub.delete_stream("orders")
+    hub.create_stream("orders", shards=1)
+    fill(hub, 1, 3)
+    if strict == "true":
+        with pytest.raises(StreamReplaced):
+            one.drive(lambda: False)
+        return
+    one.drive(lambda: len(one.rows) == 8)
+    assert [offset for _, offset in one.rows] == [0, 1, 2, 3, 4, 0, 1, 2]
+    one.drive(lambda: hub.describe_group("orders", "billing").lag == 0)
+
+
+@pytest.mark.parametrize("member", ["true", "false"])
+def test_a_new_stream_of_a_pattern_with_other_columns_is_refused_by_its_name(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], member: str
+) -> None:
+    hub.create_stream("orders-1", shards=1)
+    options = {"stream": "orders-[0-9]", "group": "billing", "member": member}
+    one = Driver(begin(**options))
+    hub.create_stream("orders-2", shards=1, schema={"n": "int64"})
+    with pytest.raises(SchemaMismatch, match="orders-2='n: int64'"):
+        one.drive(lambda: False)
+
+
+def test_trigger_once_takes_what_is_there_however_little(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
+) -> None:
+    hub.create_stream("orders", shards=1)
+    fill(hub, 1, 5)
+    for limit, is_enough in ((ReadMinRows(20), False), (ALL, True)):
+        reader = begin(startingOffsets="earliest", minOffsetsPerTrigger=20)
+        assert reader.getDefaultReadLimit() == ReadMinRows(20)
+        assert Driver(reader).plan(limit) == is_enough
 
 
 def test_a_second_process_with_the_same_checkpoint_ends_the_first(

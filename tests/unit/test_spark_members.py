@@ -10,8 +10,17 @@ from shoal.core.checkpoint import Checkpoint, beyond
 from shoal.core.errors import OffsetExpired
 from shoal.core.holding import Lease
 from shoal.core.model import Shard, ShardId, ShardStatus, StreamInfo, StreamName, StreamSettings
-from shoal.spark.plan.members import Tenure, boundary, due, finished, held, replayed
-from shoal.spark.plan.offsets import Part
+from shoal.spark.plan.members import (
+    Tenure,
+    boundary,
+    due,
+    finished,
+    held,
+    replaced,
+    replayed,
+    to_leave,
+)
+from shoal.spark.plan.offsets import Part, StreamPositions
 from shoal.spark.plan.spans import Owner
 
 
@@ -65,6 +74,21 @@ def test_what_is_done_is_saved_and_what_is_asked_back_is_let_go_of_with_it() -> 
     assert (dict(told.saves), dict(told.releases)) == ({0: 10}, {1: 20})
     saved = {0: replace(mine[0], saved=10), 1: mine[1]}
     assert dict(boundary(saved, leases, TWO).saves) == {}, "nothing is saved twice"
+
+
+def test_a_member_that_is_to_leave_plans_nothing_and_lets_go_of_all() -> None:
+    leases = to_leave({0: lease(0, 5), 1: lease(1, 6)})
+    mine = finished(held({}, leases), 7, [part(0, 0, 10, 5)])
+    assert dict(boundary(mine, leases, TWO).releases) == {0: 10, 1: 0}
+    assert due(TWO, mine, leases, group_id=3, is_leased=False, strict=True) == []
+
+
+def test_a_stream_that_was_made_anew_is_known_by_its_id() -> None:
+    streams = {"orders": TWO}
+    assert replaced([part(0, 0, 5, 1)], {}, streams) == []
+    assert replaced([part(0, 0, 5, 1, stream_id=6)], {}, streams) == ["orders"]
+    seen = {"orders": StreamPositions(id=7)}
+    assert replaced([part(0, 0, 5, 1, stream_id=6)], seen, streams) == [], "it was said before"
 
 
 def test_a_closed_shard_that_was_read_to_its_end_is_let_go_of() -> None:

@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.core.errors import InvalidInput, OffsetExpired, OffsetOutOfRange, UnknownShard
-from shoal.core.lineage import ancestors
-from shoal.core.model import Shard, StreamInfo, StreamName, StreamSettings
+from shoal.core.lineage import ancestors, families
+from shoal.core.model import Shard, ShardId, ShardStatus, StreamInfo, StreamName, StreamSettings
 from shoal.spark.plan.filters import Bounds
+from shoal.spark.plan.limits import Limits
 from shoal.spark.plan.offsets import Positions, StreamPositions, manifest, manifest_of, positions_of
-from shoal.spark.plan.spans import Owner, Span, due, kept, limited, reached
+from shoal.spark.plan.spans import Owner, Span, awaited, due, kept, limited, reached
 from shoal.spark.plan.starting import Kind, Place, check_streams, place_of, resolved
-from shoal.spark.plan.tasks import tasks
+from shoal.spark.plan.tasks import TASKS_MAX, tasks
 from tests.unit.lineages import lineages
 
 
@@ -122,6 +123,23 @@ def test_a_limit_is_shared_by_how_far_behind_each_shard_is() -> None:
     assert [(one.shard, one.records) for one in found] == [(0, 90), (1, 10)]
 
 
+@pytest.mark.parametrize(
+    ("available", "waited_s", "is_worth_it"),
+    [(19, 0.0, False), (20, 0.0, True), (19, 5.0, True), (None, 0.0, True)],
+)
+def test_a_batch_waits_for_enough_and_not_for_what_cannot_come(
+    available: int | None, waited_s: float, is_worth_it: bool
+) -> None:
+    assert Limits(records_min=20, delay_max_s=5.0).is_worth_it(available, waited_s) == is_worth_it
+
+
+def test_the_rest_of_a_closed_shard_is_not_held_back_for_more() -> None:
+    whole = Shard(id=ShardId(0), begin=0, end=2, next_offset=5)
+    closed = replace(whole, status=ShardStatus.CLOSED)
+    assert awaited([span(0, 1, 5)], {"orders": stream((whole,))}) == 4
+    assert awaited([span(0, 1, 5)], {"orders": stream((closed,))}) is None
+
+
 # --- Tasks. ---
 
 
@@ -138,8 +156,23 @@ def test_tasks_hold_every_record_once(
         assert all(before[2] == after[1] for before, after in pairwise(mine))
         if not cuts:
             assert len(mine) == 1, "in order, a shard is in one task, whole"
-    if records_max is not None and cuts:
+    total = sum(one.records for one in spans)
+    if records_max is not None and cuts and total <= records_max * TASKS_MAX:
         assert all(sum(one.records for one in task) <= records_max for task in found)
+
+
+@given(filled(), st.integers(1, 9))
+def test_in_one_task_a_shard_is_read_after_its_ancestors(info: StreamInfo, wanted: int) -> None:
+    spans = due(info, {}, in_order=False)
+    kin = families(info.shards)
+    found = tasks(spans, wanted=wanted, cuts=False, kin=lambda one: kin[one.shard])
+    assert sorted(one.shard for task in found for one in task) == sorted(one.shard for one in spans)
+    place = {one.shard: (number, at) for number, task in enumerate(found) for at, one in enumerate(task)}
+    for shard, (number, at) in place.items():
+        for older in ancestors(info.shards, shard):
+            if older in place:
+                assert place[older][0] == number
+                assert place[older][1] < at
 
 
 def test_small_shards_share_tasks_of_about_the_same_size() -> None:

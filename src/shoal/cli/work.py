@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -16,16 +17,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from shoal import Hub, WorkerOptions, connect
+from shoal import WorkerOptions, connect
 from shoal.cli import output
 from shoal.cli.exits import ExitCode, exit_code_of
 from shoal.cli.options import DEFAULT_HUB, AsJson, HubUrl, LeasesUrl
 from shoal.cli.repeating import checked_interval
 from shoal.cli.values import parse_position, parse_seconds, parse_size
+from shoal.cli.work_asked import Asked, see_group
 from shoal.cli.work_output import JsonLines, LiveTable, LogLines, Unread
-from shoal.cli.work_spark import SparkWork, refuse, work_on_spark
+from shoal.cli.work_spark import SparkSetting, work_on_spark
 from shoal.consumer.options import Lanes
-from shoal.core.errors import InvalidInput, UnknownGroup
+from shoal.core.errors import InvalidInput
 from shoal.core.group import Coordination
 from shoal.core.limits import LANES_MAX, PROCESSES_MAX
 from shoal.core.names import checked_name, stream_name
@@ -204,8 +206,7 @@ def work(
 
     Ctrl-C or SIGTERM lets all of them finish, hand over and leave; a second one ends them at once.
     """
-    screen = output.screen()
-    is_live = screen.is_terminal and not json
+    is_live = output.screen().is_terminal and not json
     every_s = _REPORT_S if is_live or json else _LOG_S
     if every is not None:
         every_s = checked_interval("every", parse_seconds("every", every))
@@ -228,64 +229,60 @@ def work(
         ahead_bytes=None if ahead_bytes is None else parse_size("ahead_bytes", ahead_bytes),
         create_group=None if create_group else False,
     )
-    bound_s = WorkerOptions(**options).stop_timeout
     checked_name("group", group)
+    asked = Asked(
+        processor=processor,
+        hub=hub,
+        leases=leases,
+        stream=stream,
+        group=group,
+        name=name,
+        options=options,
+        new_group=new_group,
+        every_s=every_s,
+        stop_timeout_s=WorkerOptions(**options).stop_timeout,
+        as_json=json,
+    )
+    of_processes = {"processes": processes, "lanes": lanes, "lane_processes": lane_processes}
+    of_spark = {"master": master, "conf": conf or None, "checkpoint": checkpoint}
     if engine is Engine.SPARK:
-        refuse(
-            {
-                "processes": processes,
-                "lanes": lanes,
-                "lane_processes": lane_processes,
-                "metrics_port": metrics_port,
-            }
-        )
-        work_on_spark(
-            SparkWork(
-                processor=processor,
-                hub=hub,
-                leases=leases,
-                stream=stream,
-                group=group,
-                name=name,
-                options=options,
-                master=master,
-                conf=conf or (),
-                checkpoint=checkpoint,
-                every_s=every_s,
-                stop_timeout_s=bound_s,
-                as_json=json,
-            )
-        )
-        return
-    for given, value in (("master", master), ("conf", conf), ("checkpoint", checkpoint)):
-        if value:
-            raise InvalidInput(given, value, "it is for --engine spark")
-    names = _names(name, processes or 1)
-    load(processor)
+        _refuse(of_processes | {"metrics_port": metrics_port}, "it is not for --engine spark; leave it out")
+        work_on_spark(asked, SparkSetting(master=master, conf=conf or (), checkpoint=checkpoint))
+    else:
+        _refuse(of_spark, "it is for --engine spark")
+        metrics = None if metrics_port is None else (metrics_host, metrics_port)
+        _work_in_processes(asked, processes or 1, metrics, is_live=is_live)
 
+
+def _work_in_processes(
+    asked: Asked, processes: int, metrics: tuple[str, int] | None, *, is_live: bool
+) -> None:
+    """Run a fleet until it ends, or is stopped by a signal."""
+    names = _names(asked.name, processes)
+    load(asked.processor)
     jobs = [
         Job(
-            processor=processor,
-            hub=hub,
-            leases=leases,
-            stream=stream,
-            group=group,
+            processor=asked.processor,
+            hub=asked.hub,
+            leases=asked.leases,
+            stream=asked.stream,
+            group=asked.group,
             name=one,
-            options=options,
-            report_s=min(_REPORT_S, every_s),
+            options=asked.options,
+            report_s=min(_REPORT_S, asked.every_s),
         )
         for one in names
     ]
     with ExitStack() as stack:
-        opened = stack.enter_context(connect(hub, leases=leases))
-        _see_group(opened, stream, group, new_group, may_make=create_group)
-        watch = GroupWatch(opened, stream, group, every_s)
+        opened = stack.enter_context(connect(asked.hub, leases=asked.leases))
+        see_group(opened, asked)
+        watch = GroupWatch(opened, asked.stream, asked.group, asked.every_s)
         audience: JsonLines | LiveTable | LogLines
-        if json:
+        if asked.as_json:
             audience, prints = JsonLines(lambda: watch.seen), Output.TO_ERRORS
         elif is_live:
-            heading = f"{group} of {stream}"
-            audience = stack.enter_context(LiveTable(heading, lambda: watch.seen, screen))
+            heading = f"{asked.group} of {asked.stream}"
+            audience = stack.enter_context(LiveTable(heading, lambda: watch.seen, output.screen()))
             prints = Output.RELAYED
         else:
             audience, prints = LogLines(lambda: watch.seen), Output.AS_IS
@@ -296,12 +293,12 @@ def work(
             jobs,
             shown,
             output=prints,
-            stop_timeout_s=bound_s,
-            every_s=every_s,
+            stop_timeout_s=asked.stop_timeout_s,
+            every_s=asked.every_s,
             expel=expeller.expel,
         )
-        if metrics_port is not None:
-            stack.callback(_serve_metrics(fleet, watch, stream, group, (metrics_host, metrics_port)).close)
+        if metrics is not None:
+            stack.callback(_serve_metrics(fleet, watch, asked.stream, asked.group, metrics).close)
         began_s = time.monotonic()
         watch.start()
         try:
@@ -310,7 +307,13 @@ def work(
             watch.close(_LOOK_S)
         shown.show(fleet.standings())
         seconds = time.monotonic() - began_s
-    _conclude(fleet, seconds, as_json=json)
+    _conclude(fleet, seconds, as_json=asked.as_json)
+
+
+def _refuse(given: Mapping[str, object], why: str) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise InvalidInput(name, value, why)
 
 
 def _serve_metrics(
@@ -376,17 +379,3 @@ def _names(name: str | None, processes: int) -> list[str]:
         host = "".join(c if c.isalnum() or c in "-_." else "-" for c in socket.gethostname())
         name = f"{host[:60] or 'worker'}-{os.getpid()}"
     return [checked_name("name", f"{name}-{number}") for number in range(1, processes + 1)]
-
-
-def _see_group(hub: Hub, stream: str, group: str, new_group: dict[str, Any], *, may_make: bool) -> None:
-    """The stream has to be there, and the group too unless it may be made."""
-    hub.describe_stream(stream)
-    try:
-        hub.describe_group(stream, group)
-    except UnknownGroup:
-        if not may_make:
-            raise
-        return
-    if new_group:
-        words = ", ".join(f"--{one.replace('_', '-')}" for one in new_group)
-        output.note(f"group {group} is there already and stays as it is: {words} would be for a new one")

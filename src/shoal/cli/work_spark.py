@@ -15,13 +15,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
 from shoal import Hub, connect
 from shoal.cli import output
 from shoal.cli.exits import ExitCode, exit_code_of
+from shoal.cli.work_asked import Asked, see_group
 from shoal.core.errors import InvalidInput, MissingPackage, ShoalError
 from shoal.fleet.loading import load
 
@@ -30,48 +31,36 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _LOOK_S: Final = 0.2
+_COUNT_S: Final = 3.0
+"""Spark keeps the figures of the last hundred batches, and some ten are in a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SparkWork:
-    """What the command line said."""
+class SparkSetting:
+    """What Spark itself is told."""
 
-    processor: str
-    hub: str
-    leases: str | None
-    stream: str
-    group: str
-    name: str | None
-    options: dict[str, Any]
     master: str | None
     conf: Sequence[str]
     checkpoint: str | None
-    every_s: float
-    stop_timeout_s: float
-    as_json: bool
+    """A folder."""
 
 
-def refuse(given: dict[str, object]) -> None:
-    """Options that are for processes of our own."""
-    for name, value in given.items():
-        if value is not None:
-            raise InvalidInput(name, value, "it is not for --engine spark; leave it out")
-
-
-def work_on_spark(work: SparkWork) -> None:
+def work_on_spark(work: Asked, setting: SparkSetting) -> None:
     """Run the query until it ends, or is stopped by a signal."""
     try:
         from shoal.spark import drain, reason, run  # noqa: PLC0415 - it needs a package that may not be there
     except ImportError as error:
         raise MissingPackage(part="--engine spark", package="pyspark", extra="spark") from error
-    conf = _conf(work.conf)
+    conf = _conf(setting.conf)
     processor = _loaded(work.processor)
-    if work.checkpoint is None:
+    if setting.checkpoint is None:
         output.note(
             "Spark keeps a temporary checkpoint (--checkpoint FOLDER); how far it is, the group knows"
         )
     began_s = time.monotonic()
-    spark = _session(work, conf)
+    with connect(work.hub, leases=work.leases) as hub:  # What can be refused is refused before Spark starts.
+        see_group(hub, work)
+    spark = _session(work, setting.master, conf)
     asked = threading.Event()
     failed: str | None = None
     try:
@@ -84,7 +73,7 @@ def work_on_spark(work: SparkWork) -> None:
                 hub=work.hub,
                 leases=work.leases,
                 name=work.name,
-                checkpoint=work.checkpoint,
+                checkpoint=setting.checkpoint,
                 **work.options,
             )
             told = Telling(query, hub, work)
@@ -108,14 +97,16 @@ def work_on_spark(work: SparkWork) -> None:
 class Telling:
     """Tells how the query goes: a line now and then."""
 
-    def __init__(self, query: StreamingQuery, hub: Hub, work: SparkWork) -> None:
+    def __init__(self, query: StreamingQuery, hub: Hub, work: Asked) -> None:
         self.records = 0
         self._query, self._hub, self._work = query, hub, work
         self._batch = -1
-        self._due_s = 0.0
+        self._due_s = self._counted_s = 0.0
 
     def now_and_then(self) -> None:
         """A line, if it is time for one."""
+        if time.monotonic() >= self._counted_s + _COUNT_S:
+            self.count()
         if time.monotonic() < self._due_s:
             return
         self._due_s = time.monotonic() + self._work.every_s
@@ -140,6 +131,7 @@ class Telling:
 
     def count(self) -> None:
         """Add what the batches since the last time have processed."""
+        self._counted_s = time.monotonic()
         for progress in self._query.recentProgress:
             if progress["batchId"] > self._batch:
                 figures = progress["observedMetrics"].get("shoal")
@@ -148,7 +140,7 @@ class Telling:
                     self.records += figures["records"] or 0
 
 
-def _conclude(work: SparkWork, records: int, seconds: float, failed: str | None) -> None:
+def _conclude(work: Asked, records: int, seconds: float, failed: str | None) -> None:
     code = ExitCode.OK
     if failed is not None:
         code = max(exit_code_of(failed.partition(":")[0]), ExitCode.FAILURE)
@@ -175,7 +167,7 @@ def _loaded(target: str) -> object:
     return found
 
 
-def _session(work: SparkWork, conf: dict[str, str]) -> SparkSession:
+def _session(work: Asked, master: str | None, conf: dict[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -183,8 +175,8 @@ def _session(work: SparkWork, conf: dict[str, str]) -> SparkSession:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*sys.path, os.environ.get("PYTHONPATH")]))
     builder = SparkSession.builder.appName(f"shoal {work.group} of {work.stream}")
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if work.master is not None:
-        builder = builder.master(work.master)
+    if master is not None:
+        builder = builder.master(master)
     elif not is_submitted and "spark.master" not in conf:
         builder = builder.master("local[*]")
     usual = {"spark.ui.showConsoleProgress": "false", "spark.python.unix.domain.socket.enabled": "true"}

@@ -50,6 +50,22 @@ def children(shards: Sequence[Shard], shard: int) -> list[ShardId]:
     return [candidate.id for candidate in shards if shard in candidate.parents]
 
 
+def families(shards: Sequence[Shard]) -> list[ShardId]:
+    """For each shard the oldest of its family: all that splits and merges have made kin."""
+    oldest = [shard.id for shard in shards]
+
+    def root(number: int) -> ShardId:
+        while oldest[number] != number:
+            number = oldest[number]
+        return ShardId(number)
+
+    for shard in shards:
+        for parent in shard.parents:
+            one, other = root(shard.id), root(parent)
+            oldest[max(one, other)] = min(one, other)
+    return [root(shard.id) for shard in shards]
+
+
 def ended(shards: Sequence[Shard], checkpoints: Mapping[int, int]) -> set[ShardId]:
     """Shards that are ended for a group with these checkpoints.
 

@@ -5,13 +5,16 @@ The plan is made in a short-lived process of the driver's; the reader and its pa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from shoal.connect import Hub
+from shoal.core.lineage import families
+from shoal.core.model import StreamInfo
 from shoal.spark.executor_reading import Reading, read_spans
 from shoal.spark.hubs import hub_at
 from shoal.spark.plan.filters import Bounds
@@ -44,12 +47,20 @@ class ShoalBatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Of an empty list Spark makes a partition of its own: so it is one of no spans."""
         options = self._options
-        spread = tasks(
-            self._spans(),
-            wanted=options.tasks,
-            records_max=options.task_records_max,
-            cuts=not options.in_order,
-        )
+        hub = hub_at(options.hub)
+        streams = streams_at_first(hub, options.subscription)
+        spans = self._spans(hub, streams)
+        if options.in_order:
+            # Tasks run at the same time: who is to be read after its ancestors is read in their task.
+            kin = {name: families(info.shards) for name, info in streams.items()}
+            spread = tasks(
+                spans,
+                wanted=options.tasks,
+                cuts=False,
+                kin=lambda one: (one.stream, kin[one.stream][one.shard]),
+            )
+        else:
+            spread = tasks(spans, wanted=options.tasks, records_max=options.task_records_max)
         return [SpanPartition(task) for task in spread] or [SpanPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -57,10 +68,8 @@ class ShoalBatchReader(DataSourceReader):
         assert isinstance(partition, SpanPartition)
         return read_spans(self._reading, partition.spans)
 
-    def _spans(self) -> list[Span]:
+    def _spans(self, hub: Hub, streams: Mapping[str, StreamInfo]) -> list[Span]:
         options = self._options
-        hub = hub_at(options.hub)
-        streams = streams_at_first(hub, options.subscription)
         check_schema(self._reading.schema, list(streams.values()))
         start = options.start or Place(kind=Kind.EARLIEST if options.group is None else Kind.GROUP)
         starts = offsets_of(

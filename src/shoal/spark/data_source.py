@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from shoal.spark.batch_reader import PushingBatchReader, ShoalBatchReader
 from shoal.spark.hubs import hub_at
 from shoal.spark.schema import streams_schema
-from shoal.spark.source_options import source_options
+from shoal.spark.source_options import check_agreed, source_options
 from shoal.spark.stream_reader import ShoalStreamReader
 from shoal.spark.streams import streams_at_first
 
@@ -28,9 +28,12 @@ def schema_of(given: Mapping[str, str]) -> StructType:
 def batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """For `spark.read`."""
     options = source_options(given, is_streaming=False)
+    check_agreed(options, schema.names)
     return (PushingBatchReader if options.pushes_filters else ShoalBatchReader)(options, schema)
 
 
 def stream_reader(given: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
     """For `spark.readStream`."""
-    return ShoalStreamReader(source_options(given, is_streaming=True), schema)
+    options = source_options(given, is_streaming=True)
+    check_agreed(options, schema.names)
+    return ShoalStreamReader(options, schema)

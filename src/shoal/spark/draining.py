@@ -1,7 +1,9 @@
 """A planned stop of a query that is a member of a group: it hands over first, and nothing is repeated.
 
-The query runs elsewhere, and Spark has no way to speak to its source. The group has: the member is announced
-to leave, and lets go of its shards at the end of the batch that it is at.
+The query runs elsewhere, and Spark has no way to speak to its source. A group that the hub coordinates has:
+the member is announced to leave, and lets go of its shards at the end of the batch that it is at. A leased
+group has no one to announce it to: there the query is stopped once Spark has found nothing new to read, when
+all that it had read is saved.
 """
 
 from __future__ import annotations
@@ -9,65 +11,100 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql.streaming.query import StreamingQuery
 
 from shoal.connect import Hub
-from shoal.core.errors import DrainTimeout, InvalidInput
+from shoal.core.errors import DrainTimeout, InvalidInput, ShoalError
 from shoal.core.group import Coordination
 from shoal.core.names import stream_name
+from shoal.spark.reasons import reason
 
 _LOOK_S: Final = 0.1
+_LEAVE_S: Final = 5.0
+"""How long a source that was stopped while nothing ran takes to leave, at most."""
+
+
+class _Seat(NamedTuple):
+    """A member of a group of one stream."""
+
+    stream: str
+    group: str
+    member: str
 
 
 def drain(query: StreamingQuery, hub: Hub, *, timeout: float = 60.0) -> None:
     """Have a query with `member=true` finish its batch, hand its shards over, and stop.
 
-    For a query of a leased group, stop() it while it is idle: that hands over too, and repeats nothing.
+    A query of a leased group is waited for until it finds nothing new. DrainTimeout: it still runs.
     """
     deadline = time.monotonic() + timeout
-    seen = _report(query, deadline)
-    member, group, streams = seen["member"], seen["group"], list(seen["streams"])
-    for stream in streams:
-        found = hub.service.groups.find(stream_name(stream), group)
-        if found.settings.coordination is Coordination.LEASED:
-            raise InvalidInput("query", query.name, "its group is leased; stop() it while it is idle instead")
-        for one in hub.describe_group(stream, group).members:
-            if one.name == member:
-                hub.service.groups.retire(found.id, one.incarnation)
+    seats = _seats(query, deadline)
+    leased = [seat for seat in seats if _is_leased(hub, seat)]
+    for seat in seats:
+        if seat not in leased:
+            _retire(hub, seat)
 
-    def held() -> list[str]:
+    def held(among: list[_Seat] = seats) -> list[str]:
         return [
-            f"{stream}/{shard.id}"
-            for stream in streams
-            for shard in hub.describe_group(stream, group).shards
-            if shard.owner == member
+            f"{seat.stream}/{shard.id}"
+            for seat in among
+            for shard in hub.describe_group(seat.stream, seat.group).shards
+            if shard.owner == seat.member
         ]
 
-    if not _until(lambda: not held() or not query.isActive, deadline):
-        raise DrainTimeout(member=member, shards=held(), waited_s=timeout)
+    def is_ready() -> bool:
+        told = [seat for seat in seats if seat not in leased]
+        is_idle = not leased or not query.status["isDataAvailable"]
+        return not query.isActive or (is_idle and not held(told))
+
+    if not _until(is_ready, deadline):
+        raise DrainTimeout(member=seats[-1].member, shards=held(), waited_s=timeout)
+    if not query.isActive and (failed := query.exception()) is not None:
+        raise ShoalError(f"query={query.name!r}: it failed before it had handed over: {reason(failed)}")
     query.stop()
+    if leased and not _until(lambda: not held(leased), time.monotonic() + _LEAVE_S):
+        raise ShoalError(
+            f"query={query.name!r}: it was stopped in a batch that had just begun; its shards come free "
+            "after the group's timeout, and that batch is repeated"
+        )
 
 
-def _report(query: StreamingQuery, deadline: float) -> dict[str, Any]:
-    """What the query's source says of itself, as soon as it has said something."""
-    found: list[dict[str, Any]] = []
+def _is_leased(hub: Hub, seat: _Seat) -> bool:
+    found = hub.service.groups.find(stream_name(seat.stream), seat.group)
+    return found.settings.coordination is Coordination.LEASED
+
+
+def _retire(hub: Hub, seat: _Seat) -> None:
+    number = hub.service.groups.find(stream_name(seat.stream), seat.group).id
+    for one in hub.describe_group(seat.stream, seat.group).members:
+        if one.name == seat.member:
+            hub.service.groups.retire(number, one.incarnation)
+
+
+def _seats(query: StreamingQuery, deadline: float) -> list[_Seat]:
+    """What the query's sources say of themselves, as soon as they have said something."""
+    found: list[_Seat] = []
 
     def look() -> bool:
         for progress in query.recentProgress[-1:]:
             for source in progress["sources"]:
-                said = source["latestOffset"]
-                offset = json.loads(said) if isinstance(said, str) else said
-                if isinstance(offset, dict) and offset.get("member"):
-                    found.append(offset)
+                offset = _parsed(source["latestOffset"])
+                if offset.get("member"):
+                    found.extend(_Seat(one, offset["group"], offset["member"]) for one in offset["streams"])
         return bool(found) or not query.isActive
 
     if not _until(look, deadline) or not found:
         raise InvalidInput(
             "query", query.name, "it has no source of Shoal's that runs with member=true; stop() it"
         )
-    return found[-1]
+    return found
+
+
+def _parsed(said: object) -> dict[str, Any]:
+    offset = json.loads(said) if isinstance(said, str) else said
+    return offset if isinstance(offset, dict) else {}
 
 
 def _until(condition: Callable[[], bool], deadline: float) -> bool:

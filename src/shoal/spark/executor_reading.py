@@ -7,7 +7,7 @@ that Spark likes. A fenced read is an error, and never an empty one: what it wou
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -84,26 +84,27 @@ def _batches(hub: Hub, reading: Reading, span: Span) -> Iterator[Batch]:
     while offset < span.end:
         limits = ReadLimits(max_records=span.end - offset)
         read = partial(hub.service.read, name, span.shard, offset, limits, fence)
-        try:
-            batch = insist(read, StoreError, TASK_OUTAGE_S)
-            if not len(batch):
-                raise OffsetOutOfRange(
-                    stream=span.stream, shard=span.shard, offset=span.end, next_offset=offset
-                )
-        except OffsetExpired as error:
-            if reading.strict:
-                raise
-            _log.warning("failOnDataLoss=false: %s", error)
-            offset = min(span.end, error.first_offset)
+        batch = _batch(read, reading, span, offset)
+        if isinstance(batch, int):
+            offset = batch
             continue
-        except OffsetOutOfRange as error:
-            if reading.strict:
-                raise
-            _log.warning("failOnDataLoss=false: %s", error)
-            return
         offset = batch.next_offset
         done = done_before(batch, span.beyond) if span.beyond else frozenset()
         yield batch.part([one for one in batch.offsets if one not in done]) if done else batch
+
+
+def _batch(read: Callable[[], Batch], reading: Reading, span: Span, offset: int) -> Batch | int:
+    """What the hub has at this offset; if it is gone, and may be, the next one of the span that is there."""
+    try:
+        batch = insist(read, StoreError, TASK_OUTAGE_S)
+        if len(batch):
+            return batch
+        raise OffsetOutOfRange(stream=span.stream, shard=span.shard, offset=span.end, next_offset=offset)
+    except (OffsetExpired, OffsetOutOfRange) as error:
+        if reading.strict:
+            raise
+        _log.warning("failOnDataLoss=false: %s", error)
+        return min(span.end, error.first_offset) if isinstance(error, OffsetExpired) else span.end
 
 
 class Shaper:

@@ -20,11 +20,11 @@ from shoal.spark.memberships import Memberships, group_of, tell_group
 from shoal.spark.news import News
 from shoal.spark.plan.limits import Limits
 from shoal.spark.plan.offsets import Positions, StreamPositions, positions_of
-from shoal.spark.plan.spans import Span, due, kept, limited, reached
+from shoal.spark.plan.spans import Span, awaited, due, kept, limited, reached
 from shoal.spark.plan.starting import Kind, Place
 from shoal.spark.source_options import SourceOptions
 from shoal.spark.starting_points import offsets_of
-from shoal.spark.streams import OUTAGE_S, streams_at_first, streams_now
+from shoal.spark.streams import OUTAGE_S, Check, streams_at_first, streams_now
 
 _log: Final = logging.getLogger("shoal.spark")
 _STOP_S: Final = 3.0
@@ -34,15 +34,16 @@ _STOP_S: Final = 3.0
 class LoneQuery:
     """See Query."""
 
-    def __init__(self, hub: Hub, options: SourceOptions, news: News) -> None:
-        self._hub, self._options, self._news = hub, options, news
+    def __init__(self, hub: Hub, options: SourceOptions, news: News, check: Check) -> None:
+        self._hub, self._options, self._news, self._check = hub, options, news, check
         self._until: dict[str, dict[int, int]] | None = None
         self._group: Memberships | None = None
         self._first: Positions | None = None
         """Where a query begins that has no checkpoint yet."""
         self._positions: Positions | None = None
         """All below is done, as Spark last said."""
-        self._saved: dict[tuple[str, int], int] = {}
+        self._saved: dict[tuple[int, int], int] = {}
+        """By stream's id and shard."""
         self._in_order: bool | None = options.in_order
 
     def initial(self) -> dict[str, Any]:
@@ -70,7 +71,7 @@ class LoneQuery:
         )
         return self._first.to_json()
 
-    def latest(self, start: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], int]:
+    def latest(self, start: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], int | None]:
         positions = positions_of(start)
         streams = self._streams(positions)
         self._positions = positions
@@ -88,7 +89,7 @@ class LoneQuery:
                 until=None if self._until is None else self._until.get(name, {}),
             )
         ]
-        available = sum(span.records for span in spans)
+        available = awaited(spans, streams)
         chosen = limited(spans, records_max=limits.records_max, bytes_max=limits.bytes_max)
         end = Positions(
             query=positions.query,
@@ -162,6 +163,7 @@ class LoneQuery:
             if strict:
                 raise gone
             _log.warning("failOnDataLoss=false: %s", gone)
+        self._check(streams.values())
         self._ends = {
             name: StreamPositions(id=info.id, shards={shard.id: shard.next_offset for shard in info.shards})
             for name, info in streams.items()
@@ -209,9 +211,9 @@ class LoneQuery:
                 position = kept(name, shard, known.shards.get(number, 0), strict=False)
                 if not shard.is_open and position >= shard.next_offset:
                     ended[number] = position
-                elif position > self._saved.get((name, number), int(lease.checkpoint)):
+                elif position > self._saved.get((info.id, number), int(lease.checkpoint)):
                     saves[number] = position
             if saves and tell_group(partial(membership.checkpoint, saves), within_s):
-                self._saved.update({(name, number): offset for number, offset in saves.items()})
+                self._saved.update({(info.id, number): offset for number, offset in saves.items()})
             if ended:
                 tell_group(partial(membership.release, ended), within_s)

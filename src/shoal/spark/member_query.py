@@ -17,9 +17,8 @@ from functools import partial
 from typing import Any, Final
 
 from shoal.connect import Hub
-from shoal.consumer.membership import Membership
+from shoal.core.errors import StreamReplaced
 from shoal.core.group import ShardState
-from shoal.core.holding import Lease
 from shoal.core.model import StreamInfo
 from shoal.spark.memberships import Memberships, group_of, tell_group
 from shoal.spark.news import News
@@ -34,9 +33,10 @@ from shoal.spark.plan.offsets import (
     manifest,
     manifest_of,
 )
-from shoal.spark.plan.spans import Span, limited
+from shoal.spark.plan.spans import Span, awaited, limited
+from shoal.spark.plan.starting import check_streams
 from shoal.spark.source_options import SourceOptions
-from shoal.spark.streams import streams_at_first, streams_now
+from shoal.spark.streams import Check, streams_at_first, streams_now
 
 _log: Final = logging.getLogger("shoal.spark")
 _FIRST_S: Final = 2.0
@@ -45,8 +45,8 @@ _FIRST_S: Final = 2.0
 class MemberQuery:
     """See Query."""
 
-    def __init__(self, hub: Hub, options: SourceOptions, news: News) -> None:
-        self._hub, self._options, self._news = hub, options, news
+    def __init__(self, hub: Hub, options: SourceOptions, news: News, check: Check) -> None:
+        self._hub, self._options, self._news, self._check = hub, options, news, check
         self._until: dict[str, dict[int, int]] | None = None
         self._group: Memberships | None = None
         self._tenures: dict[str, dict[int, Tenure]] = {}
@@ -55,16 +55,21 @@ class MemberQuery:
         self._in_order: bool | None = options.in_order
         self._query: str | None = None
         self._ends: dict[str, StreamPositions] = {}
+        self._is_at_work = False
+        """Tasks may be running."""
 
     def initial(self) -> dict[str, Any]:
         streams = streams_at_first(self._hub, self._options.subscription)
+        if self._options.start is not None:
+            check_streams("startingOffsets", self._options.start, streams)
         query = secrets.token_hex(4)
         self._join(query, streams)
         return Manifest(query=query).to_json()
 
-    def latest(self, start: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], int]:
+    def latest(self, start: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], int | None]:
+        self._is_at_work = False
         before = manifest(start)
-        streams = self._look(before.query)
+        streams = self._look(before)
         if not self._tenures:
             self._wait_for_first(streams)
         parts = self._parts(start, before)
@@ -73,21 +78,21 @@ class MemberQuery:
         spans = self._due(streams)
         if not spans and self._until is not None:
             spans = self._wait_for_due(streams)
-        available = sum(span.records for span in spans)
         chosen = limited(spans, records_max=limits.records_max, bytes_max=limits.bytes_max)
         if not chosen:
             self._news.seen(streams.values())
-            return start, 0
+            return start, None
         end = manifest_of(before.query, chosen).to_json()
         self._planned = {offset_key(end): chosen}
-        return end, available
+        return end, awaited(spans, streams)
 
     def spans(self, start: dict[str, Any], end: dict[str, Any]) -> list[Span]:
         del start
+        self._is_at_work = True
         key = offset_key(end)
         if key not in self._planned:
             batch = manifest(end)
-            streams = self._look(batch.query)
+            streams = self._look(batch)
             self._wait_for(batch.parts, streams)
             self._planned = {key: self._replayed(batch.parts, streams)}
         return self._planned[key]
@@ -113,8 +118,13 @@ class MemberQuery:
         }
 
     def stop(self) -> None:
-        """What the last finished batch brought is saved with it; what runs is not done."""
-        if self._group is not None:
+        """What the last finished batch brought is saved with it. In the midst of a batch nothing is handed
+        over: its tasks may outlive the query, and who got their shards now could overtake them."""
+        if self._group is None:
+            return
+        if self._is_at_work:
+            self._group.abandon()
+        else:
             self._group.leave(
                 {
                     name: {shard: tenure.checkpoint for shard, tenure in tenures.items()}
@@ -133,7 +143,8 @@ class MemberQuery:
         """Save what it brought, and let go of what is asked back or has ended."""
         assert self._group is not None
         membership = self._group.of(name)
-        leases = leases_of(membership)
+        self._group.see(name)
+        leases = self._group.leases(name)
         tenures = members.held(self._tenures.get(name, {}), leases)
         tenures = members.finished(tenures, info.id, [part for part in parts if part.stream == name])
         told = members.boundary(tenures, leases, info)
@@ -160,7 +171,7 @@ class MemberQuery:
             membership, tenures = self._group.of(name), self._tenures[name]
             leases = {
                 shard: lease
-                for shard, lease in leases_of(membership).items()
+                for shard, lease in self._group.leases(name).items()
                 if shard in tenures
                 and tenures[shard].epoch == lease.epoch
                 and membership.may_act(shard, lease.epoch)
@@ -182,7 +193,7 @@ class MemberQuery:
         assert self._group is not None
         found = []
         for name, info in streams.items():
-            self._tenures[name] = members.held(self._tenures.get(name, {}), leases_of(self._group.of(name)))
+            self._tenures[name] = members.held(self._tenures.get(name, {}), self._group.leases(name))
             found += members.replayed(
                 [part for part in parts if part.stream == name],
                 info,
@@ -198,8 +209,7 @@ class MemberQuery:
         wanted = {name: {part.shard for part in parts if part.stream == name} for name in streams}
         deadline = time.monotonic() + self._group.patience_s
         while time.monotonic() < deadline and any(
-            self._may_come(name, shards, set(leases_of(self._group.of(name))))
-            for name, shards in wanted.items()
+            self._may_come(name, shards, set(self._group.leases(name))) for name, shards in wanted.items()
         ):
             self._rest()
 
@@ -258,10 +268,16 @@ class MemberQuery:
 
     # --- The group. ---
 
-    def _look(self, query: str) -> dict[str, StreamInfo]:
+    def _look(self, batch: Manifest) -> dict[str, StreamInfo]:
         """The streams as of now, with a membership on each."""
-        streams = streams_now(self._hub, self._options.subscription, strict=self._options.strict)
-        self._join(query, streams)
+        strict = self._options.strict
+        streams = streams_now(self._hub, self._options.subscription, strict=strict)
+        for name in members.replaced(batch.parts, self._ends, streams):
+            if strict:
+                raise StreamReplaced(name)
+            _log.warning("failOnDataLoss=false: %s", StreamReplaced(name))
+        self._check(streams.values())
+        self._join(batch.query, streams)
         for name in [name for name in self._tenures if name not in streams]:
             del self._tenures[name]
         self._ends = {
@@ -275,11 +291,6 @@ class MemberQuery:
         if self._group is None:
             self._group = Memberships(self._hub, self._options, query, self._news.ring)
         self._group.join(streams)
-
-
-def leases_of(membership: Membership) -> dict[int, Lease]:
-    """What a membership holds, by plain numbers."""
-    return {int(shard): lease for shard, lease in membership.leases.items()}
 
 
 def offset_key(offset: Mapping[str, Any]) -> str:

@@ -16,10 +16,14 @@ from shoal.connect import Hub
 from shoal.consumer.joining import see_group
 from shoal.consumer.membership import Membership, insist
 from shoal.consumer.options import WorkerOptions
+from shoal.core.describing import GroupInfo
 from shoal.core.errors import InvalidInput, ShoalError, StoreError
-from shoal.core.group import Coordination, GroupSettings
+from shoal.core.group import Coordination, GroupSettings, MemberStatus
+from shoal.core.holding import Lease
 from shoal.core.model import StreamInfo
-from shoal.spark.plan.starting import Kind
+from shoal.core.names import stream_name
+from shoal.spark.plan.members import to_leave
+from shoal.spark.plan.starting import Kind, group_start
 from shoal.spark.source_options import SourceOptions
 from shoal.spark.streams import OUTAGE_S
 
@@ -35,28 +39,45 @@ class Memberships:
         self.group = options.group
         self.name = options.member_name or f"spark-{query}"
         self._joined: dict[str, Membership] = {}
+        self._ids: dict[str, int] = {}
+        self._leaving: dict[str, bool] = {}
         self._settings: dict[str, GroupSettings] = {}
 
     def join(self, streams: Mapping[str, StreamInfo]) -> None:
-        """Become a member on each stream that is new, and leave those that are gone.
+        """Become a member on each stream that is new, and leave those that are gone, or were made anew.
 
         A membership that ended by itself (another process has the query's name, the group is gone) ends the
         query: it would go on for nobody.
         """
-        for name in [name for name in self._joined if name not in streams]:
-            self._joined.pop(name).abandon()
-        for name in streams:
+        for name in list(self._joined):
+            if name not in streams or streams[name].id != self._ids[name]:
+                self._joined.pop(name).abandon()
+        for name, info in streams.items():
             membership = self._joined.get(name)
             if membership is not None and membership.error is not None:
                 raise membership.error
             if membership is None:
                 self._joined[name] = insist(partial(self._join, name), StoreError, OUTAGE_S)
+                self._ids[name] = info.id
 
     def of(self, stream: str) -> Membership:
         return self._joined[stream]
 
-    def settings(self, stream: str) -> GroupSettings:
-        return self._settings[stream]
+    def see(self, stream: str) -> GroupInfo:
+        """The group as of now. Who drains the query announces there that it will leave."""
+        describe = partial(self._hub.service.groups.describe, stream_name(stream), self.group)
+        info = insist(describe, StoreError, OUTAGE_S)
+        mine = self._joined[stream].incarnation
+        self._leaving[stream] = any(
+            member.incarnation == mine and member.status is MemberStatus.LEAVING for member in info.members
+        )
+        return info
+
+    def leases(self, stream: str) -> dict[int, Lease]:
+        """What is held, by plain numbers. If the query is to leave, all of it is asked back: a group of which
+        it is the only member asks for nothing."""
+        held = {int(shard): lease for shard, lease in self._joined[stream].leases.items()}
+        return to_leave(held) if self._leaving.get(stream) else held
 
     @property
     def streams(self) -> list[str]:
@@ -78,6 +99,12 @@ class Memberships:
                 membership.leave(checkpoints.get(name, {}))
             except ShoalError as error:
                 _log.warning("%s leaves %s: %s", self.name, self.group, error)
+        self._joined.clear()
+
+    def abandon(self) -> None:
+        """Fall silent: tasks may still run, and what is held must not come to others before they are over."""
+        for membership in self._joined.values():
+            membership.abandon()
         self._joined.clear()
 
     def _join(self, stream: str) -> Membership:
@@ -113,7 +140,7 @@ def group_of(hub: Hub, stream: str, options: SourceOptions) -> GroupSettings:
     """The group's settings; made if it is not there, beginning where the query is to begin."""
     assert options.group is not None
     how = WorkerOptions(
-        start=_start(stream, options),
+        start=_start(hub, stream, options),
         timeout=options.group_timeout,
         in_order=options.in_order is not False,
     )
@@ -127,7 +154,7 @@ def group_of(hub: Hub, stream: str, options: SourceOptions) -> GroupSettings:
     return settings
 
 
-def _start(stream: str, options: SourceOptions) -> str | datetime | dict[int, int]:
+def _start(hub: Hub, stream: str, options: SourceOptions) -> str | datetime | dict[int, int]:
     place = options.start
     if place is None or place.kind in {Kind.GROUP, Kind.EARLIEST}:
         return "earliest"
@@ -135,8 +162,8 @@ def _start(stream: str, options: SourceOptions) -> str | datetime | dict[int, in
         return "latest"
     if place.kind is Kind.TIME:
         return datetime.fromtimestamp(place.time_ms / 1000, UTC)
-    given = place.offsets.get(stream, place.offsets.get("", {}))
-    return {shard: offset for shard, offset in given.items() if offset >= 0}
+    described = partial(hub.service.describe_stream, stream_name(stream))
+    return group_start(insist(described, StoreError, OUTAGE_S), place)
 
 
 def tell_group(call: Callable[[], None], within_s: float = OUTAGE_S) -> bool:

@@ -24,7 +24,7 @@ from shoal.core.model import StreamInfo
 from shoal.core.names import stream_name
 from shoal.core.reading import ReadLimits
 from shoal.core.retry import FailureRules
-from shoal.spark.member_query import MemberQuery, leases_of, offset_key
+from shoal.spark.member_query import MemberQuery, offset_key
 from shoal.spark.memberships import tell_group
 from shoal.spark.news import News
 from shoal.spark.plan import stays
@@ -45,7 +45,7 @@ class ProcessorQuery(MemberQuery):
     def __init__(
         self, hub: Hub, options: SourceOptions, news: News, *, stream: str, rules: FailureRules
     ) -> None:
-        super().__init__(hub, options, news)
+        super().__init__(hub, options, news, check=lambda _: None)
         self._rules = rules
         assert options.group is not None
         self._retry = str(retry_stream(stream_name(stream), options.group))
@@ -55,8 +55,6 @@ class ProcessorQuery(MemberQuery):
         self._ready: dict[tuple[int, int], int] = {}
         """When the first record that waits in a shard of the retry stream comes due, by shard and offset."""
         self._looked_at: dict[str, set[int]] = {}
-        self._is_at_work = False
-        """Tasks may be running."""
 
     @property
     def member(self) -> str:
@@ -64,11 +62,10 @@ class ProcessorQuery(MemberQuery):
         assert self._group is not None
         return self._group.name
 
-    def latest(self, start: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], int]:
-        self._is_at_work = False
+    def latest(self, start: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], int | None]:
         end, available = super().latest(start, limits)
         if end is start:
-            return start, 0
+            return start, None
         spans = self._planned[offset_key(end)]
         for name in {span.stream for span in spans}:
             mine = [span for span in spans if span.stream == name]
@@ -81,12 +78,12 @@ class ProcessorQuery(MemberQuery):
             )
         end = {**end, _ROUND: int(start.get(_ROUND, 0)) + 1}
         self._planned = {offset_key(end): spans}
-        self._is_at_work = True
         return end, available
 
     def spans(self, start: dict[str, Any], end: dict[str, Any]) -> list[Span]:
         """What an earlier run began is not repeated as it was, but planned anew from where the group is."""
         del start
+        self._is_at_work = True
         return self._planned.get(offset_key(end), [])
 
     def in_order(self) -> bool:
@@ -97,17 +94,6 @@ class ProcessorQuery(MemberQuery):
         assert self._until is not None
         self._until.pop(self._retry, None)  # What waits for another attempt is not waited for.
 
-    def stop(self) -> None:
-        """Tasks that may still run keep their shards until the deadline: to hand those over would let another
-        overtake them."""
-        if self._group is None:
-            return
-        if self._is_at_work:
-            for name in self._group.streams:
-                self._group.of(name).abandon()
-        else:
-            self._group.leave({})
-
     # --- Between two batches. ---
 
     def _close_batch(self, name: str, info: StreamInfo, parts: Sequence[Part]) -> None:
@@ -115,14 +101,11 @@ class ProcessorQuery(MemberQuery):
         del info, parts
         assert self._group is not None
         membership = self._group.of(name)
-        epochs = stays.asked_back(leases_of(membership))
+        described = self._group.see(name)
+        epochs = stays.asked_back(self._group.leases(name))
         if epochs:
             tell_group(partial(membership.release, dict.fromkeys(epochs), epochs=epochs))
-        described = insist(
-            partial(self._hub.service.groups.describe, stream_name(name), self._group.group),
-            StoreError,
-            OUTAGE_S,
-        )
+            described = self._group.see(name)
         self._seen[name] = {int(shard.id): shard for shard in described.shards}
 
     def _due(self, streams: Mapping[str, StreamInfo]) -> list[Span]:
@@ -132,7 +115,7 @@ class ProcessorQuery(MemberQuery):
             membership = self._group.of(name)
             leases = {
                 shard: lease
-                for shard, lease in leases_of(membership).items()
+                for shard, lease in self._group.leases(name).items()
                 if membership.may_act(shard, lease.epoch)
             }
             self._looked_at[name] = set(leases)

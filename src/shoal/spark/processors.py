@@ -20,6 +20,7 @@ from shoal.consumer.options import Lanes, OnStuck, WorkerOptions
 from shoal.consumer.processor import factory_of
 from shoal.core.checking import is_number, is_whole
 from shoal.core.errors import InvalidInput
+from shoal.core.group import Delivery, check_delivery
 from shoal.core.limits import DURATION_S_MAX
 from shoal.core.names import checked_name, stream_name
 from shoal.core.retry import FailureRules, Policy
@@ -68,6 +69,8 @@ def run(
         raise InvalidInput(
             "spark.speculation", "true", "two tasks would process one shard at a time; set it to false"
         )
+    if every is not None and settings.until is not None:
+        raise InvalidInput("every", every, "with until='now' batches follow each other; leave it out")
     factory = factory_of(processor)
     url = hub or os.environ.get("SHOAL_HUB")
     if url is None:
@@ -77,6 +80,7 @@ def run(
     opened = hub_at(address)
     found = opened.describe_stream(main)
     made = see_group(opened, main, checked_name("group", group), settings)
+    check_delivery(opened.service.groups.find(stream_name(main), group), main, Delivery.EXCLUSIVE)
     rules = (settings.failure or FailureRules()).of_group(made.policy)
     streams = [main]
     if rules.policy is Policy.BEST_TRIED:  # Even if nothing is tried again: dead letters are replayed there.

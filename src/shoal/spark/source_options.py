@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -58,6 +58,7 @@ KNOWN: Final = (
     Option(name="failOnDataLoss", parse=flag, default=True, doc="whether to fail when records are gone"),
     Option(name="columns", parse=names, doc="the columns to read, with commas between"),
     Option(name="includeHeaders", parse=flag, default=False, doc="whether to read headers"),
+    Option(name="path", parse=text, doc="not used: .load() takes none"),
     Option(
         name="pushFilters", parse=flag, default=False, doc="whether filters are pushed down in batch reads"
     ),
@@ -107,7 +108,9 @@ def source_options(given: Mapping[str, str], *, is_streaming: bool | None = None
     """What was given, checked. `is_streaming` is not known yet when Spark asks for the schema."""
     values = parsed(given, KNOWN)
     if is_streaming is not None:
-        _check_kind({name.lower() for name in given}, is_streaming)
+        _check_kind({name.lower(): text for name, text in given.items()}, is_streaming)
+    if values["path"] is not None:
+        raise InvalidInput("path", values["path"], 'a source has no path; name it with .option("stream", …)')
     group = values["group"]
     for name, is_given in (("member", values["member"]), ("memberName", values["memberName"])):
         if is_given and group is None:
@@ -147,15 +150,29 @@ def source_options(given: Mapping[str, str], *, is_streaming: bool | None = None
     )
 
 
-def _check_kind(given: set[str], is_streaming: bool) -> None:
+def check_agreed(options: SourceOptions, columns: Sequence[str]) -> None:
+    """Refuse options that say otherwise than the columns of a schema of the user's."""
+    if options.columns is not None and set(options.columns) != set(columns):
+        raise InvalidInput(
+            "columns",
+            ",".join(options.columns),
+            f"the schema that was given has {', '.join(columns)}; give one",
+        )
+    if options.has_headers and "headers" not in columns:
+        raise InvalidInput(
+            "includeHeaders", "true", "the schema that was given has no headers; add them there"
+        )
+
+
+def _check_kind(given: Mapping[str, str], is_streaming: bool) -> None:
     refused, remedy = (
-        (_OF_BATCHES, "it is for spark.read; a streaming query has no end")
+        (_OF_BATCHES, "it is for spark.read, not for a streaming query")
         if is_streaming
         else (_OF_STREAMS, "it is for spark.readStream")
     )
     for name in refused:
         if name.lower() in given:
-            raise InvalidInput(name, "…", remedy)
+            raise InvalidInput(name, given[name.lower()], remedy)
 
 
 def _one_of(values: Mapping[str, Any], offsets: str, time: str) -> Place | None:

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -21,11 +21,13 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
 
 from shoal.connect import Hub
+from shoal.core.model import StreamInfo
 from shoal.spark.batch_reader import SpanPartition
 from shoal.spark.executor_reading import Reading, read_spans
 from shoal.spark.hubs import hub_at
@@ -46,8 +48,9 @@ class Query(Protocol):
     def initial(self) -> dict[str, Any]:
         """Where a query without a checkpoint begins."""
 
-    def latest(self, start: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], int]:
-        """The end of the next batch, `start` itself if nothing is new; and how many records there would be.
+    def latest(self, start: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], int | None]:
+        """The end of the next batch, `start` itself if nothing is new; and how many records there would be,
+        if more could be waited for.
 
         Everything up to `start` is done: Spark has written it down.
         """
@@ -105,6 +108,8 @@ class ShoalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(self._options.records_max)
         if self._options.bytes_max is not None:
             return ReadMaxBytes(self._options.bytes_max)
+        if self._options.records_min is not None:
+            return ReadMinRows(self._options.records_min)
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -116,7 +121,7 @@ class ShoalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limits = self._limits(limit, running.is_available_now)
         end, available = running.query.latest(start, limits)
         waited_s = time.monotonic() - running.batch_s
-        if end == start or (available and not limits.is_worth_it(available, waited_s)):
+        if end == start or not limits.is_worth_it(available, waited_s):
             running.idle_at = start
             return start
         running.idle_at, running.batch_s = None, time.monotonic()
@@ -166,14 +171,23 @@ class ShoalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _query(self, hub: Hub, news: News) -> Query:
         options = self._options
-        check_schema(self._reading.schema, list(streams_at_first(hub, options.subscription).values()))
-        return (MemberQuery if options.is_member else LoneQuery)(hub, options, news)
+        checked: set[int] = set()
+
+        def check(streams: Iterable[StreamInfo]) -> None:
+            found = list(streams)
+            if not checked.issuperset(info.id for info in found):
+                check_schema(self._reading.schema, found)
+                checked.update(info.id for info in found)
+
+        check(streams_at_first(hub, options.subscription).values())
+        return (MemberQuery if options.is_member else LoneQuery)(hub, options, news, check)
 
     def _limits(self, limit: ReadLimit, is_available_now: bool) -> Limits:
         """Spark's word for everything overrules the options: Trigger.Once means all."""
         options = self._options
-        has_max = options.records_max is not None or options.bytes_max is not None
-        if isinstance(limit, ReadAllAvailable) and has_max:
+        if isinstance(limit, ReadAllAvailable) and not isinstance(
+            self.getDefaultReadLimit(), ReadAllAvailable
+        ):
             return Limits()
         return Limits(
             records_max=limit.max_rows if isinstance(limit, ReadMaxRows) else options.records_max,

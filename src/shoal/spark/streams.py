@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from shoal.connect import Hub
@@ -10,6 +10,9 @@ from shoal.consumer.membership import insist
 from shoal.core.errors import InvalidInput, NotFound, StoreError
 from shoal.core.model import StreamInfo
 from shoal.core.polling import Subscription
+
+Check = Callable[[Iterable[StreamInfo]], None]
+"""Raises if the streams of a query are not such as it can read together."""
 
 OUTAGE_S = 120.0
 """How long a plan waits for a store that is away. Spark ends a query whose plan fails, so this is the longest

@@ -15,6 +15,9 @@ class Limits:
     records_min: int | None = None
     delay_max_s: float = 0.0
 
-    def is_worth_it(self, available: int, waited_s: float) -> bool:
-        """Whether a batch begins now: there is enough, or it was waited for long enough."""
-        return self.records_min is None or available >= self.records_min or waited_s >= self.delay_max_s
+    def is_worth_it(self, available: int | None, waited_s: float) -> bool:
+        """Whether a batch begins now: there is enough, or no more can come, or it was waited for long
+        enough."""
+        if self.records_min is None or available is None:
+            return True
+        return available >= self.records_min or waited_s >= self.delay_max_s

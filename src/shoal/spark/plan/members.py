@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from shoal.core.checkpoint import Checkpoint, Marks, beyond
 from shoal.core.holding import Lease
 from shoal.core.model import StreamInfo
-from shoal.spark.plan.offsets import Part
+from shoal.spark.plan.offsets import Part, StreamPositions
 from shoal.spark.plan.spans import Owner, Span, kept, span_of
 
 
@@ -52,6 +52,11 @@ def held(tenures: Tenures, leases: Mapping[int, Lease]) -> dict[int, Tenure]:
         )
         for shard, lease in leases.items()
     }
+
+
+def to_leave(leases: Mapping[int, Lease]) -> dict[int, Lease]:
+    """The leases of a member that is to leave: all are to be handed back."""
+    return {shard: replace(lease, is_wanted=False) for shard, lease in leases.items()}
 
 
 def finished(tenures: Tenures, stream_id: int, parts: Iterable[Part]) -> dict[int, Tenure]:
@@ -108,6 +113,16 @@ def due(
             owner = Owner(group_id, tenure.epoch, is_leased)
             spans.append(replace(span_of(info, shard, start, end), owner=owner, beyond=tenure.beyond))
     return spans
+
+
+def replaced(
+    parts: Iterable[Part], seen: Mapping[str, StreamPositions], streams: Mapping[str, StreamInfo]
+) -> list[str]:
+    """Streams that were deleted and made anew since the last batch, or since they were last seen."""
+    known = {part.stream: part.stream_id for part in parts} | {
+        name: stream.id for name, stream in seen.items()
+    }
+    return sorted(name for name, info in streams.items() if known.get(name, info.id) != info.id)
 
 
 def replayed(

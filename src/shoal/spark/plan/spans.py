@@ -133,6 +133,17 @@ def limited(
     ]
 
 
+def awaited(spans: Iterable[Span], streams: Mapping[str, StreamInfo]) -> int | None:
+    """The records there are, for who would wait for more of them. None: not to be waited for. A closed shard
+    gets no more, and what comes after it waits for its end."""
+    total = 0
+    for span in spans:
+        if not streams[span.stream].shards[span.shard].is_open:
+            return None
+        total += span.records
+    return total or None
+
+
 def reached(positions: Mapping[int, int], spans: Iterable[Span]) -> dict[int, int]:
     """The positions once these spans of the same stream have been read."""
     after = dict(positions)

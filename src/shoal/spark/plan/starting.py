@@ -101,6 +101,16 @@ def resolved(
     return found
 
 
+def group_start(info: StreamInfo, place: Place) -> dict[int, int]:
+    """Where a group that is made begins, by shard; those that are not named begin at their first record."""
+    given = place.offsets.get(str(info.full_name), place.offsets.get("", {}))
+    return {
+        shard: find_shard(info, shard).next_offset if offset == LATEST else offset
+        for shard, offset in given.items()
+        if offset != EARLIEST
+    }
+
+
 def _shards(name: str, given: Mapping[object, object]) -> dict[int, int]:
     found: dict[int, int] = {}
     for shard, offset in given.items():

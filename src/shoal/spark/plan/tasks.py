@@ -2,13 +2,13 @@
 
 A task costs tens of milliseconds whatever it reads, and a machine has few cores: about as many tasks as there
 is room for, of about the same size. Invariant: the spans of a shard are in the order of their offsets, and
-in order (`cuts=False`) a shard is in one task, whole.
+in order (`cuts=False`) a shard is in one task, whole; so are those that `kin` makes one, as they were given.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -24,10 +24,15 @@ TASKS_MAX: Final = 10_000
 
 
 def tasks(
-    spans: Sequence[Span], *, wanted: int, records_max: int | None = None, cuts: bool = True
+    spans: Sequence[Span],
+    *,
+    wanted: int,
+    records_max: int | None = None,
+    cuts: bool = True,
+    kin: Callable[[Span], Hashable] = id,
 ) -> list[Task]:
     """Spread the spans over tasks: about `wanted`, more if there is much, none with more than `records_max`
-    records if it may be cut."""
+    records if it may be cut. Spans of the same `kin` go to the same task."""
     spans = [span for span in spans if span.records > 0]
     total = sum(span.records for span in spans)
     if not total:
@@ -40,7 +45,10 @@ def tasks(
         if records_max is not None:
             size = max(min(size, records_max), -(-total // TASKS_MAX))
         spans = [piece for span in spans for piece in _cut(span, size)]
-    return _spread(spans, min(count, len(spans)), records_max)
+    together: dict[Hashable, list[Span]] = {}
+    for span in spans:
+        together.setdefault(kin(span), []).append(span)
+    return _spread(list(together.values()), min(count, len(together)), records_max)
 
 
 def _cut(span: Span, size: int) -> list[Span]:
@@ -50,19 +58,19 @@ def _cut(span: Span, size: int) -> list[Span]:
     return [span.part(low, high) for low, high in pairwise(edges)]
 
 
-def _spread(spans: Sequence[Span], count: int, records_max: int | None) -> list[Task]:
+def _spread(kins: Sequence[Sequence[Span]], count: int, records_max: int | None) -> list[Task]:
     """The largest first, each to the task that has least; within a task in the order that they were given.
 
     One that would make a task too large gets a task of its own.
     """
-    order = {id(span): place for place, span in enumerate(spans)}
+    sizes = [sum(span.records for span in one) for one in kins]
     loads = [(0, number) for number in range(count)]
-    found: list[list[Span]] = [[] for _ in range(count)]
-    for span in sorted(spans, key=lambda span: -span.records):
+    found: list[list[int]] = [[] for _ in range(count)]
+    for place in sorted(range(len(kins)), key=lambda place: -sizes[place]):
         load, number = loads[0]
-        if records_max is not None and load and load + span.records > records_max:
-            found.append([span])
+        if records_max is not None and load and load + sizes[place] > records_max:
+            found.append([place])
             continue
-        heapq.heapreplace(loads, (load + span.records, number))
-        found[number].append(span)
-    return [tuple(sorted(task, key=lambda span: order[id(span)])) for task in found if task]
+        heapq.heapreplace(loads, (load + sizes[place], number))
+        found[number].append(place)
+    return [tuple(span for place in sorted(task) for span in kins[place]) for task in found if task]
