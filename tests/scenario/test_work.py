@@ -286,10 +286,10 @@ def test_lanes_in_processes_and_figures_of_the_whole_fleet(
     assert url.startswith("http://127.0.0.1:"), note
     lines = lines_of(program)
     workers = wait_for(lines, all_hold)["processes"]
-    children = [child for one in workers for child in psutil.Process(one["pid"]).children(recursive=True)]
-    assert len(children) == 2, "one for each worker"
     send(hub, 1000)
     wait_for(lines, lambda line: line["type"] == "status" and line["records"] == 1000 and line["lag"] == 0)
+    children = [child for one in workers for child in psutil.Process(one["pid"]).children(recursive=True)]
+    assert len(children) == 2, "one for each worker"
     samples = scrape(url)
     assert sum(samples["shoal_worker_records_total", f"w-{n}", ""] for n in (1, 2)) == 1000
     assert [samples["shoal_worker_restarts_total", f"w-{n}", ""] for n in (1, 2)] == [0, 0]
