@@ -19,6 +19,8 @@ from typing import Final, Self
 
 import pyspark
 
+from shoal.testing.machine import free_port
+
 BROKER: Final = "org.apache.kafka kafka_2.13 4.2.1"
 CONNECTOR: Final = (
     "org.apache.spark spark-sql-kafka-0-10_2.13 4.2.0",
@@ -45,7 +47,7 @@ class Broker:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
-        self.port, controller = _free_ports(2)
+        self.port, controller = free_port(), free_port()
         self.servers = f"127.0.0.1:{self.port}"
         folder.mkdir()
         (folder / "server.properties").write_text(
@@ -111,14 +113,6 @@ def _run(command: list[str], seconds: float) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     if done.returncode:
         raise Unreachable(f"{' '.join(command[-8:])}: {(done.stdout + done.stderr)[-1000:]}")
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 def _answers(port: int) -> bool:

@@ -163,9 +163,8 @@ def executors_of(pid: int) -> list[psutil.Process]:
     """The JVMs of executors among a process's descendants."""
     found = []
     for process in psutil.Process(pid).children(recursive=True):
-        with suppress(
-            psutil.NoSuchProcess
-        ):  # It may have ended while we look; also one that nobody waits for.
+        # It may have ended while we look; also one that nobody waits for.
+        with suppress(psutil.NoSuchProcess):
             if any("CoarseGrainedExecutorBackend" in word for word in process.cmdline()):
                 found.append(process)
     return found
