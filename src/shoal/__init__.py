@@ -13,7 +13,7 @@ from shoal.consumer.shared import ReceivedBatch, SharedConsumer
 from shoal.consumer.worker import Worker
 from shoal.core import errors
 from shoal.core.errors import OffsetExpired, OffsetOutOfRange, ShardClosed, ShoalError
-from shoal.core.model import Appended, Position, ProducerStamp, Shard, StreamInfo
+from shoal.core.model import Appended, Position, ProducerStamp, Scaling, Shard, StreamInfo
 from shoal.core.polling import StreamShard
 from shoal.core.retry import Backoff, FailureRules, Policy
 from shoal.core.tasks import Reason
@@ -49,6 +49,7 @@ __all__ = [
     "RebalanceListener",
     "ReceivedBatch",
     "Record",
+    "Scaling",
     "SendFuture",
     "Shard",
     "ShardClosed",

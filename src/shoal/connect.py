@@ -40,6 +40,7 @@ from shoal.core.ring import checked_hash, checked_shard_count, key_bytes
 from shoal.front.arguments import choice, retention_ms
 from shoal.front.dead import DeadCalls
 from shoal.front.groups import GroupCalls
+from shoal.front.scaling import ScalingCalls
 from shoal.hub.local import LocalHub
 from shoal.ports import HubService, Submission
 from shoal.producer import Producer, ProducerOptions
@@ -92,7 +93,7 @@ def connect(
     return Hub(hub, store.description)
 
 
-class Hub(GroupCalls, DeadCalls):
+class Hub(GroupCalls, DeadCalls, ScalingCalls):
     """The whole service behind one object. Safe to use from many threads, and in a forked child."""
 
     def __init__(self, service: HubService, description: str) -> None:

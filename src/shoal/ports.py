@@ -22,6 +22,7 @@ from shoal.core.holding import Assignment, View
 from shoal.core.membership import Beat
 from shoal.core.model import (
     Appended,
+    Scaling,
     Shard,
     ShardId,
     StreamInfo,
@@ -143,6 +144,12 @@ class CatalogStore(Protocol):
         self, name: StreamName, rule: Callable[[StreamSettings], StreamSettings]
     ) -> StreamInfo:
         """Load, apply the rule, save."""
+
+    def set_scaling(self, name: StreamName, scaling: Scaling | None) -> None:
+        """Keep when the stream splits and merges by itself; None is never."""
+
+    def scalings(self) -> Mapping[int, Scaling]:
+        """Of every stream that has one, by the stream's id."""
 
     def delete_stream(self, name: StreamName) -> None:
         """Take the name away at once; what it held is removed by `sweep`."""
@@ -470,6 +477,10 @@ class HubService(Protocol):
     def split_shard(self, name: StreamName, shard: int, at: int | None) -> StreamInfo: ...
     def merge_shards(self, name: StreamName, left: int, right: int | None) -> StreamInfo: ...
     def reshard(self, name: StreamName, count: int) -> StreamInfo: ...
+    def set_scaling(self, name: StreamName, scaling: Scaling | None) -> None:
+        """When the stream splits and merges by itself; None is never."""
+
+    def scaling(self, name: StreamName) -> Scaling | None: ...
     def append(self, stream: StreamInfo, batches: Sequence[Submission]) -> list[Appended | ShoalError]:
         """Store several batches, sharing one commit; an answer for each."""
 

@@ -18,6 +18,7 @@ ALLOWED = {
     "spark/sink_task.py:_write_round": "the timestamp of a record that was given none",
     "hub/groups.py:_now_ms": "notes of the history, for people",
     "hub/local.py:_now_ms": "when something was created or appended, for people and for retention by age",
+    "hub/scaler.py:_look": "how old a shard is; at worst it changes once too soon, or late",
     "hub/committer.py:_settle": "when something was appended; it never goes down within a shard",
     "hub/ownerless.py:_now_ms": "notes of the history and how old what waits is, for people",
     "hub/broadcast.py:_now_ms": "notes of the history and when a position was saved, for people",

@@ -73,6 +73,24 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """When a stream splits and merges by itself. Off unless a stream is given one."""
+
+    records_per_s: float | None = None
+    """A shard that takes more records a second is split."""
+    bytes_per_s: float | None = None
+    """Or more stored bytes a second."""
+    shards_min: int = 1
+    """Merges leave at least so many open shards."""
+    shards_max: int = 64
+    """Splits leave at most so many."""
+    cool_down_s: float = 300.0
+    """A shard is left alone for so long after its birth."""
+    merge_below: float = 0.25
+    """Neighbours that together take less than this share of the limit are merged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSettings:
     """What a stream is told when it is created; retention may be changed later."""
 

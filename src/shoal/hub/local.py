@@ -20,6 +20,7 @@ from shoal.core.lineage import find_shard
 from shoal.core.model import (
     Appended,
     ProducerStamp,
+    Scaling,
     Shard,
     ShardId,
     StreamInfo,
@@ -31,12 +32,14 @@ from shoal.core.model import (
 from shoal.core.reading import ReadLimits, is_end_of_shard, whole_offset
 from shoal.core.resharding import first_shards, merge, reshard, split
 from shoal.core.retention import plan_cuts
+from shoal.core.scaling import check_scaling
 from shoal.core.timeline import find_offset
 from shoal.forks import renew_in_child
 from shoal.hub.broadcast import LocalPositions
 from shoal.hub.committer import Committer
 from shoal.hub.groups import LocalGroups
 from shoal.hub.keeper import Keeper
+from shoal.hub.scaler import Scaler
 from shoal.hub.shared import LocalShares
 from shoal.ports import (
     AppendAnswer,
@@ -85,6 +88,7 @@ class LocalHub:
         )
         self.shares = LocalShares(store, self)
         self.positions = LocalPositions(store)
+        self._scaler = Scaler(store, self, self._change_shards)
         self._committer = Committer(store.append, lambda request: len(request.payload))
         self._streams: dict[StreamName, StreamInfo] = {}
         self._layouts: dict[int, Layout] = {}
@@ -145,6 +149,12 @@ class LocalHub:
 
     def reshard(self, name: StreamName, count: int) -> StreamInfo:
         return self._change_shards(name, lambda now: reshard(now.shards, count, _now_ms()))
+
+    def set_scaling(self, name: StreamName, scaling: Scaling | None) -> None:
+        self._store.set_scaling(name, None if scaling is None else check_scaling(scaling))
+
+    def scaling(self, name: StreamName) -> Scaling | None:
+        return self._store.scalings().get(self.describe_stream(name).id)
 
     def _change_shards(self, name: StreamName, rule: Callable[[StreamInfo], tuple[Shard, ...]]) -> StreamInfo:
         after = self._store.change_shards(name, rule)
@@ -298,6 +308,7 @@ class LocalHub:
         while self._store.sweep():
             pass
         self.positions.keep()
+        self._scaler.keep()
         self._store.forget_producers(_now_ms() - PRODUCER_STATE_KEPT_MS)
 
     def _stream(self, name: StreamName, shard: int) -> StreamInfo:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from sqlalchemy import bindparam, delete, func, insert, select, update
@@ -16,6 +17,7 @@ from shoal.core.model import (
     DEFAULT_PROJECT,
     Compression,
     KeyHash,
+    Scaling,
     Shard,
     ShardId,
     ShardStatus,
@@ -27,6 +29,9 @@ from shoal.store.sql import tables
 from shoal.store.sql.database import Database
 from shoal.store.sql.group_saving import delete_groups
 from shoal.store.sql.prepared import PreparedSelect
+
+_options = tables.stream_options.c
+_SCALING: Final = "scaling"
 
 
 class SQLCatalog:
@@ -163,6 +168,22 @@ class SQLCatalog:
             )
             return _load(connection, name)
 
+    def set_scaling(self, name: StreamName, scaling: Scaling | None) -> None:
+        """See CatalogStore."""
+        with self._database.write() as connection:
+            stream = _load(connection, name, lock=True)
+            mine = (_options.stream_id == stream.id, _options.name == _SCALING)
+            connection.execute(delete(tables.stream_options).where(*mine))
+            if scaling is not None:
+                row = {"stream_id": stream.id, "name": _SCALING, "value": json.dumps(asdict(scaling))}
+                connection.execute(insert(tables.stream_options).values(**row))
+
+    def scalings(self) -> Mapping[int, Scaling]:
+        """See CatalogStore."""
+        query = select(_options.stream_id, _options.value).where(_options.name == _SCALING)
+        with self._database.read() as connection:
+            return {row.stream_id: Scaling(**json.loads(row.value)) for row in connection.execute(query)}
+
     def delete_stream(self, name: StreamName) -> None:
         """See CatalogStore."""
         with self._database.write() as connection:
@@ -175,6 +196,7 @@ class SQLCatalog:
             # Without its shards no append can land in it any more.
             connection.execute(delete(tables.shards).where(tables.shards.c.stream_id == stream.id))
             connection.execute(delete(tables.producers).where(tables.producers.c.stream_id == stream.id))
+            connection.execute(delete(tables.stream_options).where(_options.stream_id == stream.id))
             _delete_groups(connection, stream.id)
             self._database.dialect.announce(connection, [stream.id])
 

@@ -285,6 +285,16 @@ sequences: Final = Table(
     **_BYTEWISE,
 )
 
+stream_options: Final = Table(
+    "shoal_stream_option",
+    metadata,
+    Column("stream_id", _Id, primary_key=True, autoincrement=False),
+    Column("name", String(32), primary_key=True),
+    Column("value", Text, nullable=False),
+    **_BYTEWISE,
+)
+"""What few streams are told, and what came after the table of streams was released: each as JSON."""
+
 EPOCHS: Final = "epoch"
 """The sequence of the highest epoch that any group gave. Its row is made with the schema: who gives the first
 epoch ever would otherwise meet another who does, in another group."""
@@ -292,7 +302,7 @@ epoch ever would otherwise meet another who does, in another group."""
 MIGRATIONS: Final[Sequence[Sequence[Table]]] = (
     (projects, streams, shards, batches),
     (producers,),
-    (groups, members, claims, notes, blocks, shares, positions, sequences),
+    (groups, members, claims, notes, blocks, shares, positions, sequences, stream_options),
 )
 """What each version added, from version 1 on. A released entry is never changed; a new one is appended."""
 

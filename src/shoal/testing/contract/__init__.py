@@ -26,6 +26,7 @@ from shoal.testing.contract.reading import ReadContract
 from shoal.testing.contract.receiving import ReceivingContract
 from shoal.testing.contract.refusing import RefusalContract
 from shoal.testing.contract.retaining import RetentionContract
+from shoal.testing.contract.scaling import ScalingContract
 from shoal.testing.contract.sending import SendContract
 from shoal.testing.contract.sharding import ShardContract
 from shoal.testing.contract.sharing import SharingContract
@@ -43,6 +44,7 @@ class HubContract(
     IdempotenceContract,
     ReadContract,
     RetentionContract,
+    ScalingContract,
     ProducerContract,
     SendContract,
     SharingContract,
