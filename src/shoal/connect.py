@@ -19,8 +19,15 @@ import pyarrow as pa
 from shoal.core.appending import check_stamp
 from shoal.core.balance import Strategy
 from shoal.core.checking import is_number, is_whole
-from shoal.core.errors import EmptyBatch, InvalidInput, ShoalError
-from shoal.core.limits import GROUPS_PER_STREAM
+from shoal.core.errors import (
+    EmptyBatch,
+    InvalidInput,
+    ShoalError,
+    StreamExists,
+    UnknownProject,
+    UnknownStream,
+)
+from shoal.core.limits import FIRST_USE_SHARDS, GROUPS_PER_STREAM
 from shoal.core.lineage import find_shard
 from shoal.core.model import (
     Appended,
@@ -37,7 +44,7 @@ from shoal.core.names import checked_name, stream_name
 from shoal.core.reading import ReadLimits
 from shoal.core.retention import checked_retention
 from shoal.core.ring import checked_hash, checked_shard_count, key_bytes
-from shoal.front.arguments import choice, retention_ms
+from shoal.front.arguments import choice, flag, retention_ms
 from shoal.front.dead import DeadCalls
 from shoal.front.groups import GroupCalls
 from shoal.front.scaling import ScalingCalls
@@ -133,6 +140,17 @@ class Hub(GroupCalls, DeadCalls, ScalingCalls):
         )
         return self._service.create_stream(stream_name(name), settings, checked_shard_count(shards))
 
+    def ensure_stream(self, name: str, shards: int = FIRST_USE_SHARDS, **settings: Any) -> StreamInfo:
+        """The stream as of now; made, as by `create_stream`, if it is not there."""
+        try:
+            return self.describe_stream(name)
+        except (UnknownStream, UnknownProject):
+            pass  # Then this is its first use.
+        try:
+            return self.create_stream(name, shards, **settings)
+        except StreamExists:  # Another had the same first use.
+            return self.describe_stream(name)
+
     def describe_stream(self, name: str) -> StreamInfo:
         """The stream as of now: `.shards`, `.settings`, `.version`."""
         return self._service.describe_stream(stream_name(name))
@@ -180,8 +198,13 @@ class Hub(GroupCalls, DeadCalls, ScalingCalls):
 
     # --- Records. ---
 
-    def producer(self, stream: str, options: ProducerOptions | None = None, **settings: Any) -> Producer:
-        """A producer for a stream, with ProducerOptions or with its fields as keywords."""
+    def producer(
+        self, stream: str, options: ProducerOptions | None = None, *, create: bool = False, **settings: Any
+    ) -> Producer:
+        """A producer for a stream, with ProducerOptions or with its fields as keywords.
+
+        With `create`, a stream that is not there is made, with two shards.
+        """
         if settings:
             if options is not None:
                 raise InvalidInput(
@@ -191,7 +214,8 @@ class Hub(GroupCalls, DeadCalls, ScalingCalls):
                 options = ProducerOptions(**settings)
             except TypeError as error:
                 raise InvalidInput("options", sorted(settings), str(error)) from error
-        producer = Producer(self._service, self.describe_stream(stream), options)
+        found = self.ensure_stream(stream) if flag("create", create) else self.describe_stream(stream)
+        producer = Producer(self._service, found, options)
         self._producers.add(producer)
         return producer
 

@@ -76,6 +76,9 @@ def produce(
         str | None,
         typer.Option(metavar="TEXT", help=r"The key is what comes before this in each line; \t is a tab."),
     ] = None,
+    create: Annotated[
+        bool, typer.Option("--create", help="Make the stream, with two shards, if it is not there.")
+    ] = False,
     json: Annotated[
         bool,
         typer.Option("--json", help="The input is JSON objects (see --format), and the summary is JSON."),
@@ -87,7 +90,8 @@ def produce(
     stream has them. Records of one key stay in order.
     """
     with connect(hub) as opened:
-        layout = Layout(opened.describe_stream(stream).settings.schema)
+        found = opened.ensure_stream(stream) if create else opened.describe_stream(stream)
+        layout = Layout(found.settings.schema)
         if form is None:
             form = Form.JSON if json or key_field or layout.is_typed else Form.LINES
         prepare = _preparer(form, layout, key_field, key_separator)

@@ -10,6 +10,9 @@ NAME_LENGTH_MAX: Final = 128
 SHARDS_MAX: Final = 4096
 """Open shards of one stream. A map of this size still fits one answer, and a group can still balance it."""
 
+FIRST_USE_SHARDS: Final = 2
+"""Of a stream that is made by its first use: QMQ's default route."""
+
 RECORD_BYTES_MAX: Final = 4_000_000
 """One record: key, value and headers. What is larger belongs in an object store, with its address here."""
 

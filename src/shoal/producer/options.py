@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from shoal.core.checking import is_number, is_whole
@@ -31,11 +32,20 @@ class ProducerOptions:
     """The longest wait between two tries: a store that is back is noticed within this."""
     close_timeout_s: float = 30.0
     """How long `close`, and the end of the program, wait for what is buffered."""
+    refresh_s: float = 5.0
+    """How old the map of shards may get while records are sent: a newer one is then asked for, so that a
+    split or merge is mostly known before a batch is refused for it."""
+    partitioner: Callable[[bytes], int | str] | None = None
+    """Places a key on the ring instead of the stream's hash: an int from 0 to 2**128-1, or hexadecimal
+    digits. One key must always get one place: that is what keeps it in order."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name.endswith("_s"):
+            if field.name == "partitioner":
+                if value is not None and not callable(value):
+                    raise InvalidInput(field.name, value, "a function of a key that returns its hash key")
+            elif field.name.endswith("_s"):
                 if not is_number(value) or not 0 <= value <= DURATION_S_MAX:
                     raise InvalidInput(field.name, value, f"seconds from 0 to {DURATION_S_MAX:g}")
             elif not is_whole(value) or value < 1:

@@ -6,14 +6,16 @@ A pending batch is settled once: stored, failed, or moved into others when its s
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from shoal.core.errors import ShoalError
 from shoal.core.model import Appended, ShardId
 
+Places: TypeAlias = Sequence[int | None]
+"""Where rows lie on the ring, one for each; None is anywhere."""
 RECORD_OVERHEAD: Final = 64
 """What a waiting record costs beside its bytes, about."""
 
@@ -85,11 +87,13 @@ class PendingRecords(Settling):
 class PendingColumns(Settling):
     """A piece of a `send_batch`, in stored layout. Never added to, so it is ready at once."""
 
-    __slots__ = ("batch", "parts")
+    __slots__ = ("batch", "parts", "places")
 
-    def __init__(self, shard: ShardId, batch: pa.RecordBatch) -> None:
+    def __init__(self, shard: ShardId, batch: pa.RecordBatch, places: Places | None = None) -> None:
         super().__init__(shard)
         self.batch = batch
+        self.places = places
+        """Where each row lies, if the user says so: needed again if the shard is closed."""
         self.size = batch.nbytes
         self.parts: list[PendingColumns] | None = None
         """Where it went when its shard was closed."""

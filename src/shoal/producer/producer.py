@@ -13,7 +13,8 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from time import time_ns
 from types import TracebackType
@@ -30,9 +31,10 @@ from shoal.forks import renew_in_child
 from shoal.ports import HubService
 from shoal.producer.futures import BatchFuture, SendFuture
 from shoal.producer.options import ProducerOptions
-from shoal.producer.pending import RECORD_OVERHEAD, PendingColumns, unsettled
+from shoal.producer.pending import RECORD_OVERHEAD, PendingColumns, Places, unsettled
 from shoal.producer.queues import Queues
 from shoal.producer.sender import Sender
+from shoal.producer.statistics import ProducerStats
 from shoal.wire.fitting import (
     check_headers,
     check_row_sizes,
@@ -59,6 +61,7 @@ class Producer:
         self._layout = Layout(stream.settings.schema)
         self._is_typed = self._layout.is_typed
         self._place = placer(stream.settings.hash)
+        self._partitioner = self.options.partitioner
         self._limit = self.options.buffer_bytes_max
         self._batch_bytes, self._batch_records = self.options.batch_bytes, self.options.batch_records
         self._queues = Queues(ShardMap.of(stream), stream.settings.hash, self.options)
@@ -109,6 +112,8 @@ class Producer:
         if size > RECORD_BYTES_MAX:
             check_size(size)
         size += RECORD_OVERHEAD
+        if explicit is None and binary_key is not None and self._partitioner is not None:
+            explicit = checked_hash(self._partitioner(binary_key), "partitioner")
         where = explicit
         if where is None and binary_key is not None:
             where = self._place(binary_key)
@@ -142,6 +147,7 @@ class Producer:
             raise EmptyBatch("table", "0 rows", "send at least one record")
         fitted = fit_columns(self._layout, table, key_column, time_ns() // 1_000_000)
         check_row_sizes(fitted)
+        places = None if self._partitioner is None else _places(self._partitioner, fitted.column("key"))
         pieces: list[PendingColumns] = []
         # In steps, so that a large table does not fill the buffer in one go, nor wait for all of it.
         step = -(-fitted.num_rows // -(-fitted.nbytes // _STEP_BYTES))
@@ -149,14 +155,14 @@ class Producer:
             part = fitted.slice(start, step) if step < fitted.num_rows else fitted
             with self._changed:
                 self._admit(part.nbytes)  # Before the copy that cutting makes, which must not wait in memory.
-            pieces += self._enqueue_cut(part)
+            pieces += self._enqueue_cut(part, None if places is None else places[start : start + step])
         return BatchFuture(pieces)
 
-    def _enqueue_cut(self, part: pa.RecordBatch) -> list[PendingColumns]:
+    def _enqueue_cut(self, part: pa.RecordBatch, places: Places | None) -> list[PendingColumns]:
         """Cut by the map, and again if the map has changed by the time the pieces are put in their queues."""
         while True:
             shards = self._queues.shards
-            cut = list(self._queues.cut(part, self._new_unkeyed_place()))
+            cut = list(self._queues.cut(part, self._new_unkeyed_place(), places))
             with self._changed:
                 self._check_usable()
                 if self._queues.shards is shards:
@@ -210,6 +216,12 @@ class Producer:
     def has_room(self) -> bool:
         """Whether a record, however large, can be sent without waiting for others to be stored."""
         return self._queues.bytes + RECORD_BYTES_MAX + RECORD_OVERHEAD <= self._limit
+
+    @property
+    def stats(self) -> ProducerStats:
+        """Figures since it was made, as of now."""
+        with self._lock:
+            return replace(self._sender.stats)
 
     @property
     def buffered_bytes(self) -> int:
@@ -279,6 +291,13 @@ class Producer:
 
     def _new_unkeyed_place(self) -> int:
         return random.randrange(LOGICAL_PARTITIONS) * PARTITION_SIZE
+
+
+def _places(partitioner: Callable[[bytes], int | str], keys: pa.Array) -> list[int | None]:
+    """Where each key lies: the partitioner is asked once for each different one."""
+    encoded = keys.dictionary_encode()
+    of_each = [checked_hash(partitioner(key), "partitioner") for key in encoded.dictionary.to_pylist()]
+    return [None if index is None else of_each[index] for index in encoded.indices.to_pylist()]
 
 
 _UNKEYED_BYTES = 256_000

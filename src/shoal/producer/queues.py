@@ -25,7 +25,7 @@ from shoal.core.model import KeyHash, ShardId
 from shoal.core.ring import place
 from shoal.core.routing import ShardMap
 from shoal.producer.options import ProducerOptions
-from shoal.producer.pending import RECORD_OVERHEAD, Pending, PendingColumns, PendingRecords
+from shoal.producer.pending import RECORD_OVERHEAD, Pending, PendingColumns, PendingRecords, Places
 from shoal.wire.fitting import headers_size
 from shoal.wire.hashing import column_shards, group_rows
 from shoal.wire.layout import MEMORY
@@ -134,20 +134,30 @@ class Queues:
                 if isinstance(batch, PendingRecords):
                     self._move_records(batch, unkeyed())
                 else:
-                    batch.parts = list(self.cut(batch.batch, unkeyed()))
+                    batch.parts = list(self.cut(batch.batch, unkeyed(), batch.places))
                     self.add_columns(batch.parts)
                 moved.append(batch)
         return moved
 
-    def cut(self, batch: pa.RecordBatch, unkeyed_place: int) -> Iterator[PendingColumns]:
-        """A batch in stored layout as one piece or more for each shard that its keys fall into."""
+    def cut(
+        self, batch: pa.RecordBatch, unkeyed_place: int, places: Places | None = None
+    ) -> Iterator[PendingColumns]:
+        """A batch in stored layout as one piece or more for each shard that its keys fall into.
+
+        With `places`, one for each row, they say where it goes, and not the key.
+        """
         shards = self.shards
         unkeyed = shards.ids.index(shards.shard_at(unkeyed_place))
-        keys = batch.column("key")
-        rows_of = group_rows(column_shards(keys, self._how, shards, unkeyed), len(shards.ids))
-        for shard, rows in zip(shards.ids, rows_of, strict=True):
+        if places is None:
+            found = column_shards(batch.column("key"), self._how, shards, unkeyed)
+        else:
+            index = {shard: i for i, shard in enumerate(shards.ids)}
+            found = np.array(
+                [unkeyed if place is None else index[shards.shard_at(place)] for place in places], np.int64
+            )
+        for shard, rows in zip(shards.ids, group_rows(found, len(shards.ids)), strict=True):
             if len(rows):
-                yield from _pieces(shard, batch, rows)
+                yield from _pieces(shard, batch, rows, places)
 
     def _move_records(self, batch: PendingRecords, unkeyed_place: int) -> None:
         batch.moved = []
@@ -197,18 +207,20 @@ def _size_of(batch: PendingRecords, i: int) -> int:
     return RECORD_OVERHEAD + len(value) + (len(key) if key is not None else 0) + headers_size(headers)
 
 
-def _pieces(shard: ShardId, batch: pa.RecordBatch, rows: Rows) -> Iterator[PendingColumns]:
+def _pieces(
+    shard: ShardId, batch: pa.RecordBatch, rows: Rows, places: Places | None
+) -> Iterator[PendingColumns]:
     """These rows of a batch, cut evenly by size; and again where large records lie close together."""
     size = batch.nbytes * len(rows) // batch.num_rows
     for part in np.array_split(rows, max(1, -(-size // _PIECE_BYTES), -(-len(rows) // BATCH_RECORDS_MAX))):
         # `take` copies, which also leaves behind the buffers of a slice's parent.
         taken = pc.take(batch, pa.array(part), memory_pool=MEMORY)
         if taken.nbytes <= BATCH_BYTES_MAX or len(part) == 1:
-            yield PendingColumns(shard, taken)
+            yield PendingColumns(shard, taken, None if places is None else [places[row] for row in part])
         else:
             half = len(part) // 2
-            yield from _pieces(shard, batch, part[:half])
-            yield from _pieces(shard, batch, part[half:])
+            yield from _pieces(shard, batch, part[:half], places)
+            yield from _pieces(shard, batch, part[half:], places)
 
 
 _PIECE_BYTES: Final = 5_000_000

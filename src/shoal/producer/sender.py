@@ -1,9 +1,9 @@
 """Sends what is due, one call at a time, until told to stop. The only one who talks to the hub.
 
-One round: take the heads that are due; send them in one call, again and again while the failure is a
-passing one; write each outcome; if a shard was closed, take the new map and move what waited for it. Because
-a round is settled before the next begins, nothing is in flight when the map changes, and a retry repeats
-the same numbers.
+One round: take the heads that are due; look at the map, if that was long ago; send them in one call, again
+and again while the failure is a passing one; write each outcome; if a shard was closed, take the new map and
+move what waited for it. Because a round is settled before the next begins, nothing is in flight when the map
+changes, and a retry repeats the same numbers.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from shoal.producer.futures import settle
 from shoal.producer.options import ProducerOptions
 from shoal.producer.pending import Pending, PendingRecords
 from shoal.producer.queues import Queues
+from shoal.producer.statistics import ProducerStats
 from shoal.wire.fitting import fit_records
 from shoal.wire.layout import Layout
 
@@ -71,6 +72,9 @@ class Sender:
         self._epoch = 0
         self._sequences: dict[ShardId, int] = {}
         self._unkeyed = unkeyed
+        self.stats = ProducerStats()
+        self._looked_s = time.monotonic()
+        """When the map was last asked for."""
         self.thread = threading.Thread(target=self._run, name=f"shoal-sender-{stream.name}", daemon=True)
 
     def _run(self) -> None:
@@ -123,6 +127,11 @@ class Sender:
 
     def _round(self, batches: list[Pending]) -> list[Pending]:
         """Send, and write the outcomes. Returns the batches whose outcome is ready to be published."""
+        newer = self._newer_map()
+        if newer is not None:
+            with self.changed:
+                self.changed.notify_all()
+                return self._follow(newer)  # What was due may lie elsewhere now: the next round takes it.
         submissions = self._submissions(batches)
         answers, attempts = self._send(batches, submissions)
         with self.changed:
@@ -138,10 +147,14 @@ class Sender:
                     case Appended():
                         self._sequences[batch.shard] = self._sequences.get(batch.shard, 0) + 1
                         batch.appended = answer
+                        self.stats.records += len(batch)
+                        self.stats.batches += 1
+                        self.stats.bytes += batch.size
                         self._queues.remove(batch)
                         batch.settled.set()  # Before `flush` can see the queue empty.
                         settled.append(batch)
                     case ShardClosed():
+                        self.stats.refused += 1
                         if closed is None or answer.stream.version > closed.stream.version:
                             closed = answer
                     case OutOfSequence() if attempts == 1:
@@ -159,6 +172,19 @@ class Sender:
             self.changed.notify_all()
             return settled
 
+    def _newer_map(self) -> StreamInfo | None:
+        """The stream with another map than ours, if it is time to look and there is one."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < self._options.refresh_s:
+            return None
+        self._looked_s = now_s
+        try:
+            found = self._service.refresh_stream(self._stream)
+        except ShoalError as error:
+            _log.debug("the map of %s: %s", self._stream.full_name, error)  # An append will say it aloud.
+            return None
+        return found if found.version > self._stream.version else None
+
     def _send(
         self, batches: list[Pending], submissions: list[Submission]
     ) -> tuple[list[Appended | ShoalError] | ShoalError, int]:
@@ -168,6 +194,8 @@ class Sender:
         attempts = 0
         while True:
             attempts += 1
+            self.stats.calls += 1
+            self.stats.retries += attempts > 1
             try:
                 return self._service.append(self._stream, submissions), attempts
             except ShoalError as error:
@@ -212,7 +240,9 @@ class Sender:
     def _follow(self, stream: StreamInfo) -> list[Pending]:
         """Take the new map."""
         self._stream = stream
-        return self._queues.remap(ShardMap.of(stream), self._unkeyed)
+        moved = self._queues.remap(ShardMap.of(stream), self._unkeyed)
+        self.stats.moved += len(moved)
+        return moved
 
     def _fail(self, batches: list[Pending], error: ShoalError) -> None:
         """Write an error as the outcome. The batch may be stored all the same: the caller begins anew."""
@@ -221,6 +251,7 @@ class Sender:
             self.fatal, self.is_refusing = error, True
         for batch in batches:
             batch.error = error
+            self.stats.failed += len(batch)
             self._queues.remove(batch)
             batch.settled.set()
             self.failed.append(batch)

@@ -26,6 +26,7 @@ from shoal.testing.contract.reading import ReadContract
 from shoal.testing.contract.receiving import ReceivingContract
 from shoal.testing.contract.refusing import RefusalContract
 from shoal.testing.contract.retaining import RetentionContract
+from shoal.testing.contract.routing import RoutingContract
 from shoal.testing.contract.scaling import ScalingContract
 from shoal.testing.contract.sending import SendContract
 from shoal.testing.contract.sharding import ShardContract
@@ -44,6 +45,7 @@ class HubContract(
     IdempotenceContract,
     ReadContract,
     RetentionContract,
+    RoutingContract,
     ScalingContract,
     ProducerContract,
     SendContract,
