@@ -112,3 +112,18 @@ def test_from_the_command_line(run: Run, hub: shoal.Hub) -> None:
     assert "whale" in shown
     assert "75.0%" in shown
     assert '"share": 0.75' in run("stream", "hot", "orders", "--json").stdout
+
+
+def test_a_reshard_shows_how_groups_come_to_the_end_of_what_it_closed(run: Run, hub: shoal.Hub) -> None:
+    run("stream", "create", "orders", "--shards", "2")
+    with hub.producer("orders") as producer:
+        for i in range(1000):
+            producer.send(b"x", key=str(i))
+    assert "every group has read" in run("stream", "reshard", "orders", "3", "--wait", "10s").stderr
+    hub.create_group("orders", "billing")
+    shown = run("stream", "reshard", "orders", "4", "--wait", "0.2s", exits=1).stderr
+    assert "billing still had 1,000 records" in shown
+    with shoal.Worker(hub, "orders", "billing", lambda _, checkpointer: checkpointer.save()):
+        shown = run("stream", "reshard", "orders", "5", "--wait", "30s").stderr
+    assert "billing: has read the closed shards to their end" in shown or "every group has read" in shown
+    run("stream", "reshard", "orders", "5", "--wait", "soon", exits=6)

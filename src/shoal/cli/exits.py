@@ -43,6 +43,7 @@ TABLE: Final[dict[type[Exception], ExitCode]] = {
     errors.OffsetExpired: ExitCode.NOT_FOUND,
     errors.OffsetOutOfRange: ExitCode.NOT_FOUND,
     errors.StreamExists: ExitCode.CONFLICT,
+    errors.StillUnread: ExitCode.FAILURE,
     errors.ProjectNotEmpty: ExitCode.CONFLICT,
     errors.ShardClosed: ExitCode.CONFLICT,
     errors.ProducerFenced: ExitCode.CONFLICT,

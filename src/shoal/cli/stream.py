@@ -10,8 +10,9 @@ from shoal import connect
 from shoal.cli import output
 from shoal.cli.asking import Yes, confirm
 from shoal.cli.options import DEFAULT_HUB, AsJson, HubUrl, ShardArgument, StreamArgument
-from shoal.cli.values import parse_duration, parse_schema, parse_size
-from shoal.core.model import Compression, KeyHash
+from shoal.cli.resharding import follow_closed
+from shoal.cli.values import parse_duration, parse_schema, parse_seconds, parse_size
+from shoal.core.model import Compression, KeyHash, ShardId, StreamInfo
 
 streams = typer.Typer(help="Create, show, reshape and delete streams.", no_args_is_help=False)
 
@@ -143,16 +144,27 @@ def reshard(
     shards: Annotated[int, typer.Argument(metavar="COUNT", help="How many.", show_default=False)],
     *,
     hub: HubUrl = DEFAULT_HUB,
+    wait: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Show how groups come to the end of what was closed, for at most so long: 10m.",
+        ),
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Get to COUNT equal shards with the fewest splits and merges, all in one step."""
+    within_s = None if wait is None else parse_seconds("wait", wait)
     with connect(hub) as opened:
+        before = {shard.id for shard in opened.describe_stream(stream).open_shards}
         info = opened.reshard(stream, shards)
+        if not json:
+            ids = ", ".join(str(shard.id) for shard in info.open_shards)
+            typer.echo(f"stream {info.full_name} has {len(info.open_shards)} open shards: {ids}")
+        if within_s is not None:
+            follow_closed(opened, stream, within_s)
     if json:
-        output.print_json(output.stream_json(info))
-    else:
-        ids = ", ".join(str(shard.id) for shard in info.open_shards)
-        typer.echo(f"stream {info.full_name} has {len(info.open_shards)} open shards: {ids}")
+        output.print_json(output.stream_json(info) | {"closed": sorted(before - _open_ids(info))})
 
 
 @streams.command()
@@ -177,3 +189,7 @@ def delete(
         output.print_json({"stream": str(stats.stream), "deleted": True, "records": stats.records})
     else:
         typer.echo(f"deleted stream {stats.stream} with {stats.records:,} records")
+
+
+def _open_ids(info: StreamInfo) -> set[ShardId]:
+    return {shard.id for shard in info.open_shards}

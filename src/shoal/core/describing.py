@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -120,6 +120,12 @@ class GroupInfo:
     @property
     def in_order(self) -> bool:
         return self.settings.in_order
+
+    def unread(self, shards: Collection[ShardId]) -> tuple[GroupShard, ...]:
+        """Those of the shards, closed ones, that the group has not read to their end yet."""
+        return tuple(
+            shard for shard in self.shards if shard.id in shards and shard.state is not ShardState.OVER
+        )
 
     @property
     def timeout(self) -> float:

@@ -580,6 +580,17 @@ class StoreUnavailable(StoreError):
         self.detail = detail
 
 
+class StillUnread(ShoalError):
+    """Groups did not come to the end of closed shards in the time they were given."""
+
+    def __init__(self, *, stream: str, groups: Sequence[str], records: int, waited_s: float) -> None:
+        super().__init__(
+            f"stream={stream!r}: after {waited_s:g} s {', '.join(groups)} still had {records:,} records of "
+            "closed shards to read; nothing is lost: they go on, see shoal group describe"
+        )
+        self.stream, self.groups, self.records, self.waited_s = stream, groups, records, waited_s
+
+
 class StoreBusy(StoreError):
     """Others held the database's lock for longer than we wait; nothing was changed."""
 
