@@ -49,7 +49,7 @@ class ConsumerSuite(HubSuite):
         with ExitStack() as made:
 
             def make(name: str = "anna", group: str | None = GROUP, **options: Any) -> Consumer:
-                options = {"timeout": 5.0, "coordination": coordination, "look_interval": 0.05, **options}
+                options = {"timeout": 15.0, "coordination": coordination, "look_interval": 0.05, **options}
                 consumer = Consumer(hub, group, name=name, **options)
                 made.callback(consumer.close, timeout=5.0)
                 return consumer
