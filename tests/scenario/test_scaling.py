@@ -55,15 +55,9 @@ def test_shards_are_split_under_load_and_merged_after_it_and_every_key_stays_in_
             assert most <= told.shards_max
             until(lambda: len(hub.describe_stream("orders").open_shards) == 1, within_s=40)
             until(lambda: sum(map(len, seen.values())) >= sum(sent.values()))
-        expected = {key: list(range(count)) for key, count in sent.items()}
-        assert dict(seen) == expected
-        assert {
-            key: [int(str(v, "ascii")) for v in values] for key, values in _values(hub).items()
-        } == expected
-
-
-def _values(hub: shoal.Hub) -> dict[bytes | None, list[bytes]]:
-    return {key: [bytes(v) for v in values] for key, values in values_by_key(hub, "orders").items()}  # type: ignore[call-overload]
+        assert dict(seen) == {key: list(range(count)) for key, count in sent.items()}
+        stored = values_by_key(hub, "orders")
+        assert stored == {key: [b"%d" % i for i in range(count)] for key, count in sent.items()}
 
 
 def test_one_hot_key_is_not_split_but_complained_of(
@@ -89,7 +83,7 @@ def test_a_stream_that_was_told_nothing_is_left_alone(sqlite_url: str) -> None:
         hub.set_scaling("orders", records_per_s=0.001, cool_down_s=0, merge_below=0.5)
         hub.set_scaling("orders", None)
         hub.append("orders", 0, [b"x"] * 100)
-        time.sleep(2.5)
+        time.sleep(2.5)  # Two looks and more: an idle pair would be merged at the second.
         assert len(hub.describe_stream("orders").shards) == 2
 
 
@@ -125,5 +119,6 @@ def test_a_reshard_shows_how_groups_come_to_the_end_of_what_it_closed(run: Run, 
     assert "billing still had 1,000 records" in shown
     with shoal.Worker(hub, "orders", "billing", lambda _, checkpointer: checkpointer.save()):
         shown = run("stream", "reshard", "orders", "5", "--wait", "30s").stderr
-    assert "billing: has read the closed shards to their end" in shown or "every group has read" in shown
+    assert "every group has read" in shown
+    assert hub.describe_group("orders", "billing").lag == 0
     run("stream", "reshard", "orders", "5", "--wait", "soon", exits=6)

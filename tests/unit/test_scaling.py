@@ -29,7 +29,6 @@ class World:
     def __init__(self, shards: int, load: dict[int, float], scaling: Scaling = TELL) -> None:
         self.stream = stream_of(first_shards(shards, 0))
         self.load, self.scaling, self.now_ms = load, scaling, 0
-        self.stuck: list[Stuck] = []
 
     def of(self, shard: Shard) -> float:
         return sum(rate for place, rate in self.load.items() if shard.begin <= place < shard.end)
@@ -46,9 +45,9 @@ class World:
         )
         self.stream = stream_of(grown)
         took = loads(before, self.stream, self.now_ms)
-        places = {shard: self.sample(shard) for shard in overloaded(self.stream, took, self.scaling)}
+        places = {shard: self.sample(shard) for shard in overloaded(took, self.scaling)}
         steps = changes(self.stream, took, places, self.scaling, self.now_ms)
-        self.stream = stream_of(scaled(self.stream, steps, self.now_ms))
+        self.stream = stream_of(scaled(self.stream, steps, self.scaling, self.now_ms))
         assert covers(self.stream.shards)
         return steps
 
@@ -74,10 +73,11 @@ def even(rate: float, places: int = 512) -> dict[int, float]:
 
 
 def test_an_even_load_gets_as_many_shards_as_it_needs_and_no_more() -> None:
-    world = World(2, even(1200))
+    """No shard was cut that had not too much: so there are at most two for each that is needed."""
+    world = World(2, even(1200), replace(TELL, shards_max=64))
     world.settle()
     assert max(world.rates) <= 100
-    assert len(world.stream.open_shards) <= 16
+    assert 12 <= len(world.stream.open_shards) <= 24
     assert all(shard.begin % PARTITION_SIZE == 0 for shard in world.stream.open_shards)
 
 
@@ -126,8 +126,21 @@ def test_the_most_there_may_be_is_never_passed() -> None:
 def test_who_decided_on_what_another_has_changed_changes_nothing() -> None:
     stream = stream_of(first_shards(2, 0))
     steps: list[Cut | Join] = [Cut(shard=ShardId(0), at=None), Join(left=ShardId(0), right=ShardId(1))]
-    once = stream_of(scaled(stream, steps[:1], 5))
-    assert scaled(once, steps, 6) == once.shards
+    once = stream_of(scaled(stream, steps[:1], TELL, 5))
+    assert scaled(once, steps, TELL, 6) == once.shards
+
+
+def test_what_was_decided_elsewhere_meanwhile_does_not_lead_past_the_limits() -> None:
+    """Two who look at once see the same room for one more, or one to spare, and take it each elsewhere."""
+    stream = stream_of(first_shards(4, 0))
+    one, other = (Cut(shard=ShardId(i), at=None) for i in (0, 3))
+    at_most = replace(TELL, shards_max=5)
+    after = stream_of(scaled(stream, [one], at_most, 5))
+    assert scaled(after, [other], at_most, 6) == after.shards
+    left, right = (Join(left=ShardId(i), right=ShardId(i + 1)) for i in (0, 2))
+    at_least = replace(TELL, shards_min=3)
+    after = stream_of(scaled(stream, [left], at_least, 5))
+    assert scaled(after, [right], at_least, 6) == after.shards
 
 
 def test_bytes_are_records_at_the_size_that_the_kept_ones_have() -> None:
@@ -143,7 +156,7 @@ def test_bytes_are_records_at_the_size_that_the_kept_ones_have() -> None:
 
 def test_shards_born_since_the_look_before_are_not_judged() -> None:
     before = Seen.of(stream_of(first_shards(1, 0)), 0)
-    after = stream_of(scaled(stream_of(first_shards(1, 0)), [Cut(shard=ShardId(0), at=None)], 1))
+    after = stream_of(scaled(stream_of(first_shards(1, 0)), [Cut(shard=ShardId(0), at=None)], TELL, 1))
     assert loads(before, after, 1000) == {}
 
 

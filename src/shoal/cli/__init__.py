@@ -26,7 +26,6 @@ from typing import Annotated
 import typer
 
 from shoal import __version__
-from shoal.cli import stream_scaling  # noqa: F401 - adds its commands to `stream`
 from shoal.cli.demo import demo as demo_command
 from shoal.cli.exits import EdgeGroup
 from shoal.cli.group import groups

@@ -1,4 +1,4 @@
-"""`shoal stream …`: create, list, describe, split, merge, reshard, delete. One call of the hub each."""
+"""`shoal stream …`: make, show, reshape, scale and delete streams. One call of the hub each."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from shoal.cli import output
 from shoal.cli.asking import Yes, confirm
 from shoal.cli.options import DEFAULT_HUB, AsJson, HubUrl, ShardArgument, StreamArgument
 from shoal.cli.resharding import follow_closed
+from shoal.cli.stream_scaling import hot, scale
 from shoal.cli.values import parse_duration, parse_schema, parse_seconds, parse_size
-from shoal.core.model import Compression, KeyHash, ShardId, StreamInfo
+from shoal.core.model import Compression, KeyHash
 
 streams = typer.Typer(help="Create, show, reshape and delete streams.", no_args_is_help=False)
 
@@ -156,7 +157,6 @@ def reshard(
     """Get to COUNT equal shards with the fewest splits and merges, all in one step."""
     within_s = None if wait is None else parse_seconds("wait", wait)
     with connect(hub) as opened:
-        before = {shard.id for shard in opened.describe_stream(stream).open_shards}
         info = opened.reshard(stream, shards)
         if not json:
             ids = ", ".join(str(shard.id) for shard in info.open_shards)
@@ -164,7 +164,11 @@ def reshard(
         if within_s is not None:
             follow_closed(opened, stream, within_s)
     if json:
-        output.print_json(output.stream_json(info) | {"closed": sorted(before - _open_ids(info))})
+        output.print_json(output.stream_json(info))
+
+
+streams.command()(scale)
+streams.command()(hot)
 
 
 @streams.command()
@@ -189,7 +193,3 @@ def delete(
         output.print_json({"stream": str(stats.stream), "deleted": True, "records": stats.records})
     else:
         typer.echo(f"deleted stream {stats.stream} with {stats.records:,} records")
-
-
-def _open_ids(info: StreamInfo) -> set[ShardId]:
-    return {shard.id for shard in info.open_shards}

@@ -10,13 +10,12 @@ import typer
 from shoal import connect
 from shoal.cli import output
 from shoal.cli.options import DEFAULT_HUB, AsJson, HubUrl, StreamArgument
-from shoal.cli.stream import streams
 from shoal.cli.values import parse_seconds, parse_size
 from shoal.core.errors import InvalidInput
+from shoal.core.hot import HotKey
 from shoal.core.model import Scaling
 
 
-@streams.command()
 def scale(
     stream: StreamArgument,
     *,
@@ -63,7 +62,6 @@ def scale(
         typer.echo(f"stream {stream} {_sentence(found)}")
 
 
-@streams.command()
 def hot(
     stream: StreamArgument,
     *,
@@ -76,19 +74,18 @@ def hot(
     with connect(hub) as opened:
         found = opened.hot_keys(stream, shard, most=most)
     if json:
-        output.print_json(
-            [
-                {"key": key.key.decode(errors="backslashreplace"), "shard": key.shard, "share": key.share}
-                for key in found
-            ]
-        )
+        output.print_json([{"key": _text(key), "shard": key.shard, "share": key.share} for key in found])
     elif found:
         table = output.plain_table("key", ">shard", ">of its newest records")
         for key in found:
-            table.add_row(key.key.decode(errors="backslashreplace"), str(key.shard), f"{key.share:.1%}")
+            table.add_row(_text(key), str(key.shard), f"{key.share:.1%}")
         output.screen().print(table)
     else:
         output.note(f"no record of {stream} that is kept has a key")
+
+
+def _text(hot: HotKey) -> str:
+    return hot.key.decode(errors="backslashreplace")
 
 
 def _sentence(scaling: Scaling | None) -> str:

@@ -23,6 +23,8 @@ from shoal.core.model import Scaling, Shard, ShardId, StreamInfo
 from shoal.core.resharding import Shards, merge, split
 from shoal.core.ring import PARTITION_SIZE
 
+LOOK_MIN_MS: Final = 1000
+"""Looks that are closer than this say little: a pause or a burst would be taken for the load."""
 SAMPLE_MIN: Final = 30
 """Fewer keys than this say nothing about where the load lies; then the middle is as good as any place."""
 HELPS_UP_TO: Final = 0.8
@@ -33,23 +35,19 @@ _WHOLE_PARTITIONS: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A stream as one look found it: where each shard ended, and how large its records were."""
+    """A stream as one look found it: where each shard ended."""
 
     at_ms: int
     ends: Mapping[ShardId, int]
-    record_bytes: Mapping[ShardId, float]
 
     @classmethod
     def of(cls, stream: StreamInfo, at_ms: int) -> Seen:
         """What there is to remember of a stream until the next look."""
-        return cls(
-            at_ms=at_ms,
-            ends={shard.id: shard.next_offset for shard in stream.open_shards},
-            record_bytes={
-                shard.id: shard.bytes / max(1, shard.next_offset - shard.first_offset)
-                for shard in stream.open_shards
-            },
-        )
+        return cls(at_ms=at_ms, ends={shard.id: shard.next_offset for shard in stream.open_shards})
+
+    def is_fresh(self, now_ms: int) -> bool:
+        """Too new for another look to say anything beside it."""
+        return now_ms - self.at_ms < LOOK_MIN_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,20 +115,19 @@ def loads(before: Seen, stream: StreamInfo, now_ms: int) -> dict[ShardId, Load]:
     seconds = (now_ms - before.at_ms) / 1000
     if seconds <= 0:
         return {}
-    size = Seen.of(stream, now_ms).record_bytes
     found = {}
     for shard in stream.open_shards:
         if shard.id in before.ends:
             records = max(0, shard.next_offset - before.ends[shard.id]) / seconds
-            found[shard.id] = Load(records=records, bytes=records * size[shard.id])
+            size = shard.bytes / max(1, shard.next_offset - shard.first_offset)
+            found[shard.id] = Load(records=records, bytes=records * size)
     return found
 
 
-def overloaded(stream: StreamInfo, load: Mapping[ShardId, Load], scaling: Scaling) -> list[ShardId]:
+def overloaded(load: Mapping[ShardId, Load], scaling: Scaling) -> list[ShardId]:
     """Shards that take too much, the worst first: those whose keys are worth a look."""
     found = [shard for shard in load if load[shard].of_limit(scaling) > 1]
-    by_id = {shard.id: shard for shard in stream.open_shards}
-    return sorted((s for s in found if s in by_id), key=lambda s: (-load[s].of_limit(scaling), s))
+    return sorted(found, key=lambda shard: (-load[shard].of_limit(scaling), shard))
 
 
 def changes(
@@ -144,7 +141,7 @@ def changes(
     by_id = {shard.id: shard for shard in stream.open_shards}
     room = scaling.shards_max - len(by_id)
     found: list[Cut | Join | Stuck] = []
-    hot = overloaded(stream, load, scaling)
+    hot = overloaded(load, scaling)
     for shard in hot:
         if not _is_settled(by_id[shard], scaling, now_ms):
             continue
@@ -159,14 +156,20 @@ def changes(
     return [*_joins(stream, load, scaling, now_ms)]
 
 
-def scaled(stream: StreamInfo, steps: Sequence[Cut | Join | Stuck], now_ms: int) -> Shards:
-    """The shards after these changes. A shard that is closed by now is passed over: another was faster."""
+def scaled(stream: StreamInfo, steps: Sequence[Cut | Join | Stuck], scaling: Scaling, now_ms: int) -> Shards:
+    """The shards after these changes, of which some may be too late: another who looked was faster.
+
+    What was closed since is passed over, and so is what would leave the limits by now.
+    """
     shards = stream.shards
     for step in steps:
+        count = sum(shard.is_open for shard in shards)
         match step:
-            case Cut(shard=shard, at=at) if shards[shard].is_open:
+            case Cut(shard=shard, at=at) if shards[shard].is_open and count < scaling.shards_max:
                 shards = split(shards, shards[shard], at, now_ms)
-            case Join(left=left, right=right) if shards[left].is_open and shards[right].is_open:
+            case Join(left=left, right=right) if (
+                shards[left].is_open and shards[right].is_open and count > scaling.shards_min
+            ):
                 shards = merge(shards, shards[left], shards[right], now_ms)
             case _:
                 pass

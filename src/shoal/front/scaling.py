@@ -10,7 +10,6 @@ from shoal.core.hot import HotKey, hottest
 from shoal.core.lineage import find_shard
 from shoal.core.model import Scaling
 from shoal.core.names import stream_name
-from shoal.core.scaling import check_scaling
 from shoal.hub.sampling import SAMPLE, newest_keys
 from shoal.ports import HubService
 
@@ -33,10 +32,8 @@ class ScalingCalls:
                 scaling = Scaling(**settings)
             except TypeError as error:
                 raise InvalidInput("scaling", sorted(settings), str(error)) from error
-        if scaling is not None:
-            if not is_instance_of(scaling, Scaling):
-                raise InvalidInput("scaling", scaling, "a shoal.Scaling, or None for never")
-            check_scaling(scaling)
+        if scaling is not None and not is_instance_of(scaling, Scaling):
+            raise InvalidInput("scaling", scaling, "a shoal.Scaling, or None for never")
         self._service.set_scaling(stream_name(stream), scaling)
         return scaling
 

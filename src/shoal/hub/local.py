@@ -308,8 +308,8 @@ class LocalHub:
         while self._store.sweep():
             pass
         self.positions.keep()
-        self._scaler.keep()
         self._store.forget_producers(_now_ms() - PRODUCER_STATE_KEPT_MS)
+        self._scaler.keep()
 
     def _stream(self, name: StreamName, shard: int) -> StreamInfo:
         """The stream as last seen, if that view has the shard; otherwise as of now."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-import pyarrow as pa
+import pyarrow.compute as pc
 
 from shoal.core.errors import OffsetExpired
 from shoal.core.model import Shard, StreamInfo
@@ -31,7 +31,7 @@ def newest_keys(
         if not len(batch):
             break
         for keys in batch.key_columns():
-            counts = pa.compute.value_counts(keys)
+            counts = pc.value_counts(keys)
             found.update(
                 dict(zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True))
             )

@@ -23,9 +23,6 @@ from shoal.ports import CatalogStore, HubService
 
 _log: Final = logging.getLogger("shoal.hub.scaling")
 
-LOOK_MIN_MS: Final = 1000
-"""Looks that are closer than this say little: a pause or a burst would be taken for the load."""
-
 Change = Callable[[StreamName, Callable[[StreamInfo], tuple[Shard, ...]]], StreamInfo]
 
 
@@ -53,7 +50,7 @@ class Scaler:
     def _look(self, stream: StreamInfo, scaling: Scaling) -> None:
         looked_ms = time.monotonic_ns() // 1_000_000
         before = self._seen.get(stream.id)
-        if before is not None and looked_ms - before.at_ms < LOOK_MIN_MS:
+        if before is not None and before.is_fresh(looked_ms):
             return
         self._seen[stream.id] = Seen.of(stream, looked_ms)
         if before is None:
@@ -69,7 +66,7 @@ class Scaler:
                 if key is not None
                 for at in [place(key, how)] * count
             ]
-            for shard in overloaded(stream, load, scaling)
+            for shard in overloaded(load, scaling)
         }
         steps = changes(stream, load, places, scaling, now_ms)
         for step in steps:
@@ -85,7 +82,7 @@ class Scaler:
                 )
         due = [step for step in steps if not isinstance(step, Stuck)]
         if due:
-            after = self._change(stream.full_name, partial(scaled, steps=due, now_ms=now_ms))
+            after = self._change(stream.full_name, partial(scaled, steps=due, scaling=scaling, now_ms=now_ms))
             _log.info("%s: %s; %d open shards", stream.full_name, _text(due), len(after.open_shards))
 
 

@@ -90,21 +90,16 @@ class RoutingContract(HubSuite):
         with pytest.raises(InvalidInput, match=r"^partitioner="):
             hub.producer(orders, partitioner="by region")
 
-    def test_a_busy_producer_learns_of_a_split_before_it_is_refused(self, hub: Hub, orders: str) -> None:
+    @pytest.mark.parametrize(("refresh_s", "refused"), [(0, 0), (600, 1)])
+    def test_a_producer_follows_a_split_before_it_is_refused_if_it_looks_in_time(
+        self, hub: Hub, orders: str, refresh_s: float, refused: int
+    ) -> None:
         hub.create_stream(orders, shards=1)
-        with hub.producer(orders, refresh_s=0, linger_s=0) as producer:
+        with hub.producer(orders, refresh_s=refresh_s, linger_s=0) as producer:
             producer.send(b"0", key="a").result()
             hub.split_shard(orders, 0)
             assert producer.send(b"1", key="a").result().shard in {1, 2}
             stats = producer.stats
-        assert (stats.records, stats.batches, stats.refused, stats.moved) == (2, 2, 0, 1)
+        assert (stats.records, stats.batches, stats.moved, stats.failed) == (2, 2, 1, 0)
+        assert stats.refused == refused
         assert values_by_key(hub, orders) == {b"a": [b"0", b"1"]}
-
-    def test_one_that_does_not_look_in_time_is_refused_and_goes_on(self, hub: Hub, orders: str) -> None:
-        hub.create_stream(orders, shards=1)
-        with hub.producer(orders, refresh_s=600, linger_s=0) as producer:
-            producer.send(b"0", key="a").result()
-            hub.split_shard(orders, 0)
-            assert producer.send(b"1", key="a").result().shard in {1, 2}
-            stats = producer.stats
-        assert (stats.records, stats.refused, stats.moved, stats.failed) == (2, 1, 1, 0)
