@@ -49,6 +49,8 @@ class ProducerState:
     last_sequence: int
     recent: tuple[tuple[int, int, int], ...] = ()
     """The newest batches as (sequence, first offset, records), oldest first."""
+    number: int | None = None
+    """The highest of the sender's own numbers that is stored here. It outlives epochs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +107,12 @@ def check_batch(records: int, raw_bytes: int) -> None:
         raise InvalidInput("batch", f"{records} records", f"a batch has at most {BATCH_RECORDS_MAX}; cut it")
 
 
-def decide(tail: ShardTail, known: ProducerState | None, offer: Offer, now_ms: int) -> Decision:
+def decide(
+    tail: ShardTail, known: ProducerState | None, offer: Offer, now_ms: int, *, opened: int = -1
+) -> Decision:
     """Decide on one batch, given its shard's tail and what the shard knows of its producer.
+
+    `opened` is the epoch that the stream last gave to a producer of that name, if it is a named one.
 
     1. Who shows an old epoch is fenced. 2. A repeat is answered as the first time. 3. A closed shard takes
     nothing more, whatever its number. 4. A gap in the numbers is refused. 5. The rest is stored.
@@ -114,9 +120,9 @@ def decide(tail: ShardTail, known: ProducerState | None, offer: Offer, now_ms: i
     stamp = offer.stamp
     state = None if stamp is None else _continued(known, stamp)
     if stamp is not None and state is not None:
-        if stamp.epoch < state.epoch:  # 1.
-            error = ProducerFenced(producer=stamp.producer, held=stamp.epoch, current=state.epoch)
-            return Refuse(error=error)
+        if stamp.epoch < max(state.epoch, opened):  # 1.
+            current = max(state.epoch, opened)
+            return Refuse(error=ProducerFenced(producer=stamp.producer, held=stamp.epoch, current=current))
         for sequence, first, records in state.recent:  # 2.
             if sequence == stamp.sequence:
                 return Repeat(at=Appended(tail.shard, first, first + records))
@@ -137,7 +143,8 @@ def decide(tail: ShardTail, known: ProducerState | None, offer: Offer, now_ms: i
 def _continued(known: ProducerState | None, stamp: ProducerStamp) -> ProducerState:
     """The producer's state that this batch continues: a new one for a new producer or a higher epoch."""
     if known is None or stamp.epoch > known.epoch:
-        return ProducerState(producer=stamp.producer, epoch=stamp.epoch, last_sequence=-1)
+        number = None if known is None else known.number
+        return ProducerState(producer=stamp.producer, epoch=stamp.epoch, last_sequence=-1, number=number)
     return known
 
 
@@ -148,6 +155,7 @@ def _store(tail: ShardTail, state: ProducerState | None, offer: Offer, now_ms: i
         state = replace(
             state,
             last_sequence=offer.stamp.sequence,
+            number=higher(state.number, offer.stamp.number),
             recent=(*state.recent, newest)[-PRODUCER_WINDOW:],
         )
     grown = replace(
@@ -160,6 +168,11 @@ def _store(tail: ShardTail, state: ProducerState | None, offer: Offer, now_ms: i
     return Store(at=Appended(tail.shard, first, after), tail=grown, producer=state)
 
 
+def higher(one: int | None, other: int | None) -> int | None:
+    """The higher of two numbers that may not be there."""
+    return max((number for number in (one, other) if number is not None), default=None)
+
+
 def check_stamp(stamp: ProducerStamp) -> None:
     """Refuse a stamp that not every store could keep as it is, and compare byte by byte."""
     if not is_instance_of(stamp.producer, str) or not _PRODUCER.fullmatch(stamp.producer):
@@ -167,9 +180,36 @@ def check_stamp(stamp: ProducerStamp) -> None:
             "producer", stamp.producer, f"1 to {NAME_LENGTH_MAX} visible ASCII characters, without spaces"
         )
     for field, value in (("epoch", stamp.epoch), ("sequence", stamp.sequence)):
-        if not is_whole(value) or not 0 <= value < _NUMBER_MAX:
-            raise InvalidInput(field, value, "a whole number from 0 on, below 2**62")
+        check_number(field, value)
+    if stamp.number is not None:
+        check_number("number", stamp.number)
 
+
+def is_named(producer: str) -> bool:
+    """Whether it may come again in another life, under the same name."""
+    return not producer.startswith(UNNAMED)
+
+
+def check_life(producer: str, held: int | None, current: int | None) -> None:
+    """Refuse one who wants to go on under a name that another has by now. A forgotten name is nobody's."""
+    if held is not None and current is not None and held != current:
+        raise ProducerFenced(producer=producer, held=held, current=current)
+
+
+def check_fenced(producer: str, epoch: int, opened: int | None) -> None:
+    """Refuse who has an older life of a name than the one that was opened last."""
+    if opened is not None and epoch < opened:
+        raise ProducerFenced(producer=producer, held=epoch, current=opened)
+
+
+def check_number(field: str, value: object) -> None:
+    """Refuse what is no number that every store can keep."""
+    if not is_whole(value) or not 0 <= value < _NUMBER_MAX:
+        raise InvalidInput(field, value, "a whole number from 0 on, below 2**62")
+
+
+UNNAMED: Final = "~"
+"""How the ids of producers without a name begin. No name does."""
 
 _PRODUCER: Final = re.compile(rf"[!-~]{{1,{NAME_LENGTH_MAX}}}")
 _NUMBER_MAX: Final = 1 << 62

@@ -15,6 +15,7 @@ and has not declared done; after a loss nothing is saved; after a release nothin
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from shoal.core.checkpoint import Checkpoint, beyond, is_same, later
 from shoal.core.errors import CheckpointMisuse, LeaseLost
@@ -393,6 +394,16 @@ class Tenure:
         lane.said = max(lane.said, wanted)
         lane.pass_set_aside()
         return lane.done
+
+    def would_save(self, lane_number: int, offset: int | None) -> int | None:
+        """What is to be saved once this is declared done, if the store has not got it. Nothing is, yet."""
+        lane = self.lanes[lane_number]
+        self.lanes[lane_number] = replace(lane)
+        try:
+            self.save(lane_number, offset)
+            return self.unsaved
+        finally:
+            self.lanes[lane_number] = lane
 
     def check_save(self, lane_number: int, offset: int) -> None:
         """Refuse what cannot be declared done."""

@@ -7,17 +7,22 @@ This room holds no wire codes: each edge keeps one table of its own from leaves 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from shoal.core.limits import TEXT_LENGTH_MAX
 from shoal.core.model import StreamInfo
+
+_PASSWORD: Final = re.compile(r"(//[^/@:]*:)[^/]*@")
 
 
 class ShoalError(Exception):
     """The root. Catch it to catch everything that Shoal raises on purpose."""
 
     retriable: ClassVar[bool] = False
+    untouched: bool = False
+    """Of an append that failed with it: surely nothing of that is stored, nor will be."""
 
 
 # --- What the caller asked for does not make sense. -------------------------------------------------
@@ -36,7 +41,10 @@ class InvalidName(InvalidInput):
 
 
 class InvalidUrl(InvalidInput):
-    """A hub URL that names no store we know, or one that is not complete."""
+    """A hub URL that names no store we know, or one that is not complete. Shown without its password."""
+
+    def __init__(self, field: str, value: object, remedy: str) -> None:
+        super().__init__(field, shown_url(value) if isinstance(value, str) else value, remedy)
 
 
 class InvalidKey(InvalidInput, TypeError):
@@ -151,6 +159,92 @@ class ProjectNotEmpty(ShoalError):
         self.project, self.streams = project, streams
 
 
+# --- Who may do what. -------------------------------------------------------------------------------
+
+
+class NotSignedIn(ShoalError):
+    """A request without a signature that can be checked, or with one that is not right."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"access: {reason}")
+        self.reason = reason
+
+
+class ClockSkewed(ShoalError):
+    """A request whose date is too far from the server's clock."""
+
+    def __init__(self, *, sent_ms: int, now_ms: int, limit_ms: int) -> None:
+        super().__init__(
+            f"access: signed at {sent_ms} ms since 1970, and the server's clock says {now_ms}; they may "
+            f"differ by {limit_ms} ms: set the clock"
+        )
+        self.sent_ms, self.now_ms, self.limit_ms = sent_ms, now_ms, limit_ms
+
+
+class ReplayedRequest(ShoalError):
+    """The same signed request has come before. What it asked for was, or was not, done then."""
+
+    def __init__(self) -> None:
+        super().__init__("access: this very request has come before; sign each one anew")
+
+
+class SignedForAnother(ShoalError):
+    """A request that was signed for another server than the one it has reached; nothing was done."""
+
+    def __init__(self, *, server: str, store: str) -> None:
+        super().__init__(f"access: signed for another server; this is {server}: sign it for this one")
+        self.server, self.store = server, store
+
+
+class AccessDenied(ShoalError):
+    """The user's policies do not allow it."""
+
+    def __init__(self, *, user: str, action: str, resource: str) -> None:
+        super().__init__(
+            f"access: {user!r} may not {action} on {resource}; a policy that allows it is attached with "
+            "'shoal policy attach'"
+        )
+        self.user, self.action, self.resource = user, action, resource
+
+
+class UnknownUser(NotFound):
+    def __init__(self, user: str) -> None:
+        super().__init__(f"user={user!r}: there is no such user; see 'shoal user list'")
+        self.user = user
+
+
+class UnknownAccessKey(NotFound):
+    def __init__(self, key: str) -> None:
+        super().__init__(f"key={key!r}: there is no such key; see 'shoal key list'")
+        self.key = key
+
+
+class UnknownPolicy(NotFound):
+    def __init__(self, policy: str) -> None:
+        super().__init__(f"policy={policy!r}: there is no such policy; see 'shoal policy list'")
+        self.policy = policy
+
+
+class UserExists(ShoalError):
+    def __init__(self, user: str) -> None:
+        super().__init__(f"user={user!r}: there is one of this name already")
+        self.user = user
+
+
+class PolicyExists(ShoalError):
+    def __init__(self, policy: str) -> None:
+        super().__init__(f"policy={policy!r}: there is one of this name already; --replace changes it")
+        self.policy = policy
+
+
+class PolicyInUse(ShoalError):
+    """A policy that users have: without it, what it denies them would be allowed."""
+
+    def __init__(self, policy: str, users: int) -> None:
+        super().__init__(f"policy={policy!r}: {users} users have it; detach it first")
+        self.policy, self.users = policy, users
+
+
 # --- Shards and offsets. ----------------------------------------------------------------------------
 
 
@@ -247,6 +341,14 @@ class DeliveryTimeout(ShoalError):
 
 class WrongThread(InvalidInput):
     """A call that would wait for the thread it is made from."""
+
+
+class TransactionEnded(ShoalError):
+    """The transaction was committed or aborted, or has failed: nothing more goes into it."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the transaction has ended: {why}; begin another with producer.transaction()")
+        self.why = why
 
 
 class ProducerClosed(ShoalError):
@@ -442,9 +544,45 @@ class DrainTimeout(ShoalError):
     def __init__(self, *, member: str, shards: Sequence[str], waited_s: float) -> None:
         super().__init__(
             f"timeout={waited_s:g}: {member} still holds {', '.join(shards)}, since its batch has not ended; "
-            "drain again with a longer one, or stop() the query: what its batch had begun is then repeated"
+            "drain again with a longer one (if the group is leased: where its driver runs), or stop() the "
+            "query: what its batch had begun is then repeated"
         )
         self.member, self.shards, self.waited_s = member, shards, waited_s
+
+
+class DrainFailed(ShoalError):
+    """A Spark query ended by an error of its own before it had handed its shards over."""
+
+    def __init__(self, *, member: str, reason: str) -> None:
+        super().__init__(
+            f"query={member!r}: it failed before it had handed over: {plain(reason)}; its shards come free "
+            "after the group's timeout. Mend that, and start it again with its checkpoint"
+        )
+        self.member, self.reason = member, reason
+
+
+class DrainCutShort(ShoalError):
+    """A Spark query was stopped in a batch that had just begun: that batch is repeated."""
+
+    def __init__(self, *, member: str, shards: Sequence[str]) -> None:
+        super().__init__(
+            f"query={member!r}: it was stopped in a batch that had just begun; {', '.join(shards)} come free "
+            "after the group's timeout, and that batch is repeated. Drain it where its driver runs"
+        )
+        self.member, self.shards = member, shards
+
+
+class NotRepeated(ShoalError):
+    """A batch or a task was run again with other rows than before; exactly once cannot be kept."""
+
+    def __init__(self, *, where: str, detail: str) -> None:
+        super().__init__(
+            f"{where} was run before with other rows: {detail}. Rows must come in the same partitions and "
+            "order when a batch is run again: restart with the same number of partitions, put "
+            ".repartition(n) before the sink, sort within partitions (mapInArrow), or run this batch once "
+            "with exactlyOnce=false, which may store rows twice"
+        )
+        self.where, self.detail = where, detail
 
 
 class WokenUp(ShoalError):
@@ -595,16 +733,32 @@ class StoreBusy(StoreError):
     """Others held the database's lock for longer than we wait; nothing was changed."""
 
     retriable = True
+    untouched = True
 
     def __init__(self, detail: str, waited_s: float) -> None:
         super().__init__(f"the store is locked by others (waited at most {waited_s:g} s): {detail}")
         self.detail, self.waited_s = detail, waited_s
 
 
+class RateExceeded(StoreError):
+    """A client that asks for more than it may, for now; nothing was done."""
+
+    retriable = True
+    untouched = True
+
+    def __init__(self, *, client: str, limit: int, retry_s: float) -> None:
+        super().__init__(
+            f"rate: {client} made more than {limit} requests a second; ask again in {retry_s:.3f} s, or in "
+            "larger batches"
+        )
+        self.client, self.limit, self.retry_s = client, limit, retry_s
+
+
 class StoreFull(StoreError):
     """The disk is full; nothing was changed, and what was acknowledged stays readable."""
 
     retriable = True
+    untouched = True
 
     def __init__(self, detail: str) -> None:
         super().__init__(f"the store's disk is full: {detail}; free some room, or shorten the retention")
@@ -669,6 +823,11 @@ class StoreFailure(StoreError):
 class HubClosed(ShoalError):
     def __init__(self) -> None:
         super().__init__("the hub is closed; connect again with shoal.connect()")
+
+
+def shown_url(url: str) -> str:
+    """A URL for people: without the password, or the secret of a key, that it may carry."""
+    return _PASSWORD.sub(r"\1***@", url)
 
 
 def leaves(root: type[ShoalError] = ShoalError) -> set[type[ShoalError]]:

@@ -8,6 +8,7 @@ Invariants: a shard has at most one holder; an epoch is given once, and never go
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -280,6 +281,24 @@ def handover_timeout_ms(seconds: object) -> int | None:
     return max(1, round(seconds * 1000))
 
 
+def checked_lease_table(name: object) -> str:
+    """The name that a leased group gives its table."""
+    if not isinstance(name, str) or not _LEASE_TABLE.fullmatch(name) or name.endswith(_BESIDE):
+        raise InvalidInput(
+            "lease_table",
+            name,
+            f"a letter, then up to 39 of a-z 0-9 _; and it does not end in {' or '.join(_BESIDE)}",
+        )
+    return name
+
+
+def lease_table_of(settings: GroupSettings) -> str:
+    """The table that a leased group's rows are in. All begin with a word of ours: whoever may make groups
+    makes and reads no other table of the database."""
+    name = settings.lease_table
+    return "shoal_lease" if name is None else f"shoal_leases_{checked_lease_table(name)}"
+
+
 def check_lease_store(group: Group, identity: str, where: str) -> None:
     """Refuse to look for a leased group's rows in a database that it was not made with."""
     wanted = group.settings.lease_store
@@ -357,3 +376,8 @@ def _check_ownerless(settings: GroupSettings) -> None:
     ):
         if value != usual:
             raise InvalidInput(name, value, f"no shard of a {kind} group has an owner; leave it out")
+
+
+_LEASE_TABLE: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_BESIDE: Final = ("_instance", "_sequence")
+"""Tables that stand beside that of the shards."""

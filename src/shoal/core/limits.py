@@ -50,6 +50,9 @@ READ_BATCHES_MAX: Final = 1024
 READ_WAIT_S_MAX: Final = 3600.0
 """A read that waits longer is a mistake in units."""
 
+PRODUCER_NAME_LENGTH_MAX: Final = 100
+"""Of a producer with a name: on other streams of its transactions, the number of its own is added."""
+
 PRODUCER_WINDOW: Final = 8
 """Batches of one producer and shard whose offsets are remembered, to answer a repeat."""
 
@@ -65,6 +68,13 @@ them can be answered again."""
 
 ROUND_BYTES_MAX: Final = 20_000_000
 """Uncompressed bytes that a producer sends in one call: they are in memory twice while it lasts."""
+
+CALLS_MAX: Final = 16
+"""Calls of one producer on their way at once: each is a thread. More would only wait for each other."""
+
+TRANSACTION_BYTES_MAX: Final = ROUND_BYTES_MAX
+"""Of one transaction of a producer: it is one call, and one commit. All of it in one shard is
+still fewer batches than PRODUCER_WINDOW."""
 
 STORE_LOCK_WAIT_S: Final = 15.0
 """How long a write waits for other writers before it says StoreBusy."""
@@ -161,3 +171,17 @@ VISIBILITY_S: Final = 30.0
 
 RECEIVE_ATTEMPTS: Final = 4
 """Unless the group says otherwise; as often as a worker tries."""
+
+POLICY_BYTES_MAX: Final = 65_536
+"""Of one policy. It is looked through at every request that is not like one before."""
+
+SIGNED_MS: Final = 60_000
+"""How far the date of a signed request may be from the server's clock, either way. Clocks that are kept are
+within a second; every nonce is remembered for so long."""
+
+SLS_SIGNED_MS: Final = 900_000
+"""The same for a request of one of Aliyun's clients, as with Aliyun. They repeat signatures within a second,
+so that there is no nonce: within this time such a request can be replayed."""
+
+NONCES_MAX: Final = 1_000_000
+"""Nonces that a server remembers, at about 100 bytes each: 8,000 requests a second for twice that time."""

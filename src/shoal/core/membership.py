@@ -112,6 +112,15 @@ def watched(member: Member, elapsed_ms: int) -> Member:
     return replace(member, stood_ms=member.stood_ms + max(0, min(elapsed_ms, member.interval_ms)))
 
 
+def is_due(member: Member, elapsed_ms: int, pause_ms: int) -> bool:
+    """Whether an observer notes what it saw now, or may look once more first, after a pause.
+
+    Of one that is on time nothing is noted: its next heartbeat would undo it. One whose silence counts, or of
+    which more would be seen than may be added at a time, is noted with every look.
+    """
+    return member.stood_ms > 0 or elapsed_ms + pause_ms > member.interval_ms
+
+
 def is_dead(member: Member) -> bool:
     """Nobody has heard of it for as long as it said that it would act."""
     return member.is_watched and member.stood_ms >= member.timeout_ms
@@ -187,4 +196,5 @@ def pruned(members: Mapping[str, Member]) -> dict[str, Member]:
     return {key: member for key, member in members.items() if key not in forgotten}
 
 
-_LONGEST_MS: Final = int(GROUP_TIMEOUT_S_MAX * 1000)
+_LONGEST_MS: Final = 2 * int(GROUP_TIMEOUT_S_MAX * 1000)
+"""Longer than anyone counts by: those who know no deadline are watched for more than the group's timeout."""

@@ -5,6 +5,7 @@ Ranges are half-open. Offsets are dense from 0. Times are milliseconds since 197
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, NewType
@@ -70,6 +71,15 @@ class Shard:
     def is_empty(self) -> bool:
         """Never held a record. What retention removed was there: it does not make a shard empty."""
         return self.next_offset == 0
+
+
+class SendStrategy(StrEnum):
+    """What a producer makes of a failed attempt."""
+
+    STRICT = "strict"
+    """The record keeps its shard and its place in line."""
+    BEST_TRIED = "best_tried"
+    """It may go to another shard, and be set aside after so many attempts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +163,17 @@ class ProducerStamp:
     producer: str
     epoch: int
     sequence: int
+    number: int | None = None
+    """The highest of the sender's own numbers in it, if its records have some."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerOpening:
+    """A named producer begins a life. Whoever has the name from before is fenced, from now on."""
+
+    epoch: int
+    numbers: Mapping[ShardId, int]
+    """For each shard, open or closed, the highest number that it has of this producer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

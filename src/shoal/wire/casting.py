@@ -33,7 +33,7 @@ def cast_column(column: pa.Array, field: pa.Field) -> pa.Array:
             ) from error
     if not field.nullable and cast.null_count:
         raise SchemaMismatch(field.name, given=f"{cast.null_count} nulls", wanted=f"{field.type}, not null")
-    if _has_required(field.type) and _lacks_required(cast):
+    if _has_required(field.type) and lacks_required(cast):
         raise SchemaMismatch(field.name, given="a null within", wanted=str(field.type))
     return cast
 
@@ -134,7 +134,7 @@ def _has_required(kind: pa.DataType) -> bool:
     return any(not field.nullable or _has_required(field.type) for field in fields)
 
 
-def _lacks_required(column: pa.Array) -> bool:
+def lacks_required(column: pa.Array) -> bool:
     """Whether a null is where, within a value, none may be. Arrow keeps such a column without a word."""
     kind = column.type
     if not _has_required(kind):
@@ -147,4 +147,4 @@ def _lacks_required(column: pa.Array) -> bool:
         parts = [(kind.key_field, entries.field(0)), (kind.item_field, entries.field(1))]
     else:
         parts = [(kind.value_field, present.flatten())]
-    return any((not field.nullable and part.null_count > 0) or _lacks_required(part) for field, part in parts)
+    return any((not field.nullable and part.null_count > 0) or lacks_required(part) for field, part in parts)

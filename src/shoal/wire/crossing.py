@@ -53,7 +53,7 @@ def pack(batch: Batch, offsets: Sequence[int]) -> tuple[Label, pa.Buffer]:
     return label, sink.getvalue()
 
 
-def unpack(label: Label, payload: bytes) -> Batch:
+def unpack(label: Label, payload: bytes | memoryview) -> Batch:
     """The records of these bytes."""
     offsets: Sequence[int]
     if isinstance(label.offsets, range):
@@ -71,7 +71,7 @@ def unpack(label: Label, payload: bytes) -> Batch:
     )
 
 
-def _chunks(payload: bytes) -> Iterator[pa.RecordBatch]:
+def _chunks(payload: bytes | memoryview) -> Iterator[pa.RecordBatch]:
     source = pa.BufferReader(payload)
     while source.tell() < len(payload):
         with pa.ipc.open_stream(source) as reader:

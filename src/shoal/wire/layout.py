@@ -4,6 +4,7 @@ A stored batch is one Arrow IPC record batch message without its schema: the sch
 stream's columns and the batch's layout number, and would be most of a small batch's bytes. Columns:
 `timestamp`, `key`, `headers` only where any record has some (layout 1), then `value`, or the
 stream's own typed columns. Its last eight bytes are the XXH3 of the others, so that damage is seen.
+A record or a few are not compressed, whatever the stream says.
 
 Timestamps are microseconds in UTC, keys and values plain binary: what Spark takes without a copy.
 """
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
@@ -67,6 +69,9 @@ class Layout:
     def encode(self, batch: pa.RecordBatch, compression: Compression) -> tuple[int, bytes]:
         """The layout number and the bytes of a batch that has one of the stored schemas."""
         number = HEADERS_LAYOUT if "headers" in batch.schema.names else PLAIN_LAYOUT
+        if batch.num_rows <= _FEW and batch.get_total_buffer_size() <= _TINY:
+            message = batch.serialize()
+            return number, b"".join((memoryview(message), xxhash.xxh3_64_digest(message)))
         sink = pa.BufferOutputStream(MEMORY)
         with pa.ipc.new_stream(sink, self._stored[number], options=_WRITE[compression]) as writer:
             writer.write_batch(batch)
@@ -75,13 +80,20 @@ class Layout:
         message = whole.slice(prefix.size, whole.size - prefix.size - _END_OF_STREAM)
         return number, b"".join((memoryview(message), xxhash.xxh3_64_digest(message)))
 
-    def decode(self, number: int, payload: bytes) -> pa.RecordBatch:
+    def encode_part(self, part: pa.RecordBatch) -> tuple[int, bytes]:
+        """The same for a slice of a stored batch, for one who reads it once."""
+        return self.encode(part.take(pa.array(np.arange(part.num_rows))), Compression.LZ4)
+
+    def decode(self, number: int, payload: bytes | memoryview) -> pa.RecordBatch:
         """The batch of these bytes."""
         message = memoryview(payload)[:-_DIGEST]
         # Arrow checks nothing: it would give wrong records, or follow a damaged offset out of the buffer.
         if xxhash.xxh3_64_digest(message) != payload[-_DIGEST:]:
             raise StoreCorrupt(f"a stored batch (layout {number}) has changed since it was written")
         try:
+            if len(message) <= _TINY:
+                # From a copy, which is aligned: Arrow refers to it.
+                return pa.ipc.read_record_batch(pa.py_buffer(bytes(message)), self._stored[number])
             # As a stream, since only that takes a memory pool. To copy a small one is quicker than not to.
             parts = (memoryview(self._prefix[number]), message)
             is_small = len(message) <= _SMALL
@@ -93,6 +105,9 @@ class Layout:
 
 
 _SMALL: Final = 65_536
+_TINY: Final = 1024
+_FEW: Final = 4
+"""To compress so little saves next to nothing, and takes ten times as long as to write it."""
 
 
 class _Joined:

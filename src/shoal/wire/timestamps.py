@@ -14,16 +14,16 @@ from shoal.core.limits import TIMESTAMP_MS_MAX
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def timestamp_ms(value: object) -> int:
+def timestamp_ms(value: object, field: str = "timestamp") -> int:
     """An int in milliseconds, or a datetime with a time zone."""
     if isinstance(value, datetime):
         if value.utcoffset() is None:  # Also if it has a tzinfo that does not know.
-            raise InvalidTimestamp("timestamp", value, "give the datetime a time zone, such as datetime.UTC")
+            raise InvalidTimestamp(field, value, "give the datetime a time zone, such as datetime.UTC")
         value = (value - EPOCH) // timedelta(milliseconds=1)
     if not is_whole(value):
-        raise InvalidTimestamp("timestamp", value, "give milliseconds since 1970 as an int, or a datetime")
+        raise InvalidTimestamp(field, value, "give milliseconds since 1970 as an int, or a datetime")
     if not 0 <= value <= TIMESTAMP_MS_MAX:
-        raise InvalidTimestamp("timestamp", value, "milliseconds, from 1970 to the end of the year 9999")
+        raise InvalidTimestamp(field, value, "milliseconds, from 1970 to the end of the year 9999")
     return value
 
 
@@ -36,4 +36,5 @@ def batch_timestamps(batch: pa.RecordBatch) -> list[int]:
 def top_timestamp(batch: pa.RecordBatch) -> int:
     """The highest timestamp of a batch, in µs."""
     # By numpy, which looks at the same memory: Arrow's own functions take longer to begin than this takes.
-    return int(batch.column("timestamp").view(pa.int64()).to_numpy().max())
+    stamps = batch.column("timestamp").view(pa.int64()).to_numpy()
+    return int(stamps[0] if len(stamps) == 1 else stamps.max())
