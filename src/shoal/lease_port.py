@@ -60,6 +60,13 @@ class Glance(NamedTuple):
     sequence: SequenceRow
 
 
+class LeaseNews(NamedTuple):
+    """Where a consumer of a leased group waits: shards that changed hands, consumers that came or went."""
+
+    table: str
+    group: str
+
+
 class Tried(NamedTuple):
     """How a change went."""
 
@@ -75,6 +82,12 @@ class LiveTable(LeaseTable, Protocol):
 
     def glance(self, group: str) -> Glance:
         """Everything about a group."""
+
+    def glimpse(self, group: str) -> tuple[Glance, int]:
+        """The same, and the number that its news was at: for one who waits at its place."""
+
+    def place(self, group: str) -> LeaseNews:
+        """Where the store's signal tells of its news."""
 
     def attempt(self, group: str, changes: Sequence[Change], *, together: bool = False) -> Sequence[Tried]:
         """Try each change by itself; they may share a commit. One that is refused does not touch the others.

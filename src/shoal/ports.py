@@ -11,8 +11,10 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
+from shoal.access_port import AccessStore
 from shoal.core.appending import Offer
 from shoal.core.checkpoint import Save
+from shoal.core.delaying import Delay
 from shoal.core.describing import Block, GroupInfo
 from shoal.core.errors import ShoalError
 from shoal.core.events import Forgotten, Letting, Release
@@ -22,7 +24,9 @@ from shoal.core.holding import Assignment, View
 from shoal.core.membership import Beat
 from shoal.core.model import (
     Appended,
+    ProducerOpening,
     Scaling,
+    SendStrategy,
     Shard,
     ShardId,
     StreamInfo,
@@ -34,7 +38,8 @@ from shoal.core.model import (
 from shoal.core.positions import Start
 from shoal.core.reading import BatchMeta, ReadLimits
 from shoal.core.retention import Cut, ShardFront
-from shoal.lease_port import LiveTable
+from shoal.delay_port import DelayedRow, DelayStore
+from shoal.lease_port import LeaseNews, LiveTable
 from shoal.share_port import (
     PositionService,
     PositionStore,
@@ -57,6 +62,8 @@ class AppendRequest:
     layout: int
     raw_bytes: int
     payload: bytes
+    delayed: Sequence[DelayedRow] | None = None
+    """Instead of the payload: what is to come later. Its shard is `DELAYED`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +141,9 @@ class CatalogStore(Protocol):
     def list_projects(self) -> list[str]:
         """Projects by name."""
 
+    def create_project(self, project: str, now_ms: int) -> bool:
+        """Store a project without streams; False if it is there already."""
+
     def delete_project(self, project: str) -> None:
         """Remove an empty project."""
 
@@ -150,6 +160,11 @@ class CatalogStore(Protocol):
 
     def scalings(self) -> Mapping[int, Scaling]:
         """Of every stream that has one, by the stream's id."""
+
+    def set_strategy(self, name: StreamName, strategy: SendStrategy | None) -> None:
+        """Keep what producers make of failed attempts; None is by the key."""
+
+    def strategy(self, name: StreamName) -> SendStrategy | None: ...
 
     def delete_stream(self, name: StreamName) -> None:
         """Take the name away at once; what it held is removed by `sweep`."""
@@ -191,6 +206,15 @@ class LogStore(Protocol):
     ) -> Mapping[ShardId, Cut]:
         """Show the rule the oldest batches of each shard and the stream's bytes; remove what it says."""
 
+    def open_producer(
+        self, stream_id: int, producer: str, held: int | None, now_ms: int
+    ) -> ProducerOpening | None:
+        """A new epoch for a name, above all that were ever given, and what the stream has of it. From then
+        on no append under an older epoch is stored. None: the stream is not there any more.
+
+        `held`: the epoch that the caller has. If the name has another one by now, ProducerFenced.
+        """
+
     def forget_producers(self, unseen_since_ms: int) -> int:
         """Drop the numbering of producers that have been silent for long."""
 
@@ -202,7 +226,7 @@ class MemberView(NamedTuple):
     incarnation: str
 
 
-Place = ShardEnd | MemberView | ShareNews
+Place = ShardEnd | MemberView | ShareNews | LeaseNews
 """Where something can be waited for. Each has a number that rises, and may be over: closed, or gone."""
 
 
@@ -295,6 +319,12 @@ class Following(Protocol):
     def add(self, place: Place, beyond: int) -> None:
         """Be told when the place may be past `beyond`, or is over; perhaps at once, perhaps for nothing."""
 
+    def add_all(self, places: Sequence[tuple[Place, int]]) -> None:
+        """The same for several, with one look at all of them."""
+
+    def expect(self, places: Sequence[tuple[Place, int]]) -> None:
+        """The same without a look: what has happened already is told to who looks, after this (`look`)."""
+
     def move(self, place: Place, beyond: int) -> bool:
         """It is followed already, and was seen at `beyond` since: be told of what is past that.
 
@@ -309,21 +339,41 @@ class Following(Protocol):
         """None of them."""
 
 
+class HeardFollowing(Following, Protocol):
+    """One that also knows what it was told."""
+
+    def heard(self) -> Mapping[Place, int]:
+        """Places that are past where they were waited for, can rise further, and how far they have come. What
+        was told without a number is not among them: look."""
+
+
 class ChangeSignal(Protocol):
     """Wakes those who wait for appends, shard changes and assignments, in this process and in others."""
 
     def wait(self, place: Place, beyond: int, timeout_s: float) -> None:
         """Return when the place may be past `beyond` or is over, or after the timeout; or for nothing."""
 
-    def follow(self, moved: Callable[[Place], None]) -> Following:
+    def follow(self, moved: Callable[[Place], None]) -> HeardFollowing:
         """Wait at several places. `moved` is called from other threads, and must not wait for anything."""
+
+    def look(self, places: Sequence[Place]) -> Mapping[Place, tuple[int, bool]]:
+        """How far places have come, and whether they can rise further; those that are gone are left out.
+
+        What happens after it is told to who was expected before it.
+        """
 
     def ring(self, places: Sequence[tuple[Place, int]]) -> None:
         """Tell waiters in this process how far places have come."""
 
 
-class Store(CatalogStore, LogStore, GroupStore, ShareStore, PositionStore, Protocol):
+class Store(CatalogStore, LogStore, GroupStore, ShareStore, PositionStore, DelayStore, Protocol):
     """A whole store."""
+
+    def deliver(
+        self, ids: Sequence[int], requests: Sequence[AppendRequest], now_ms: int
+    ) -> Sequence[AppendAnswer] | None:
+        """Append what was waiting in these rows, and take them away, in one commit. None: another has
+        delivered some of them, and nothing is done. Nor is it if an append is refused, as the answers say."""
 
     def bury(
         self, touch: ShareTouch, letters: AppendRequest, now_ms: int
@@ -333,6 +383,13 @@ class Store(CatalogStore, LogStore, GroupStore, ShareStore, PositionStore, Proto
         None instead of an answer about the letters: the act was refused, and nothing was appended. If the
         letters cannot be appended, the act is not done either.
         """
+
+    def transact(
+        self, life: ProducerLife, requests: Sequence[AppendRequest], touches: Sequence[Touch], now_ms: int
+    ) -> tuple[list[AppendAnswer], list[int]]:
+        """Appends and owners' checkpoints in one commit, all or none. For each touch, how many checkpoints
+        brought a closed shard to its end. If an append is refused, nothing is done, and the answers say why;
+        if a checkpoint or the producer is, that error is raised."""
 
     @property
     def signal(self) -> ChangeSignal:
@@ -345,6 +402,10 @@ class Store(CatalogStore, LogStore, GroupStore, ShareStore, PositionStore, Proto
     @property
     def identity(self) -> str:
         """A random name that no other store has."""
+
+    @property
+    def access(self) -> AccessStore:
+        """Users, keys and policies."""
 
     def lease_table(self, name: str) -> LiveTable:
         """The table of this name for leased groups; made if it is not there."""
@@ -362,6 +423,28 @@ class Submission:
     producer: str | None = None
     epoch: int = 0
     sequence: int = 0
+    number: int | None = None
+    """The highest of the sender's own numbers in it; see ProducerStamp."""
+    delays: Sequence[Delay] | None = None
+    """For each record when it is to come, if it is later. The shard is `DELAYED` then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSaves:
+    """An owner's checkpoints in one group, for a transaction."""
+
+    stream: StreamName
+    group_id: int
+    saves: Sequence[Save]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerLife:
+    """Under which name and epoch a producer speaks, and on which stream that was given to it."""
+
+    stream_id: int
+    producer: str
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -481,8 +564,26 @@ class HubService(Protocol):
         """When the stream splits and merges by itself; None is never."""
 
     def scaling(self, name: StreamName) -> Scaling | None: ...
+    def set_strategy(self, name: StreamName, strategy: SendStrategy | None) -> None:
+        """What producers make of failed attempts, unless one says otherwise; None is by the key."""
+
+    def strategy(self, name: StreamName) -> SendStrategy | None: ...
     def append(self, stream: StreamInfo, batches: Sequence[Submission]) -> list[Appended | ShoalError]:
         """Store several batches, sharing one commit; an answer for each."""
+
+    def transact(
+        self,
+        life: ProducerLife,
+        appends: Sequence[tuple[StreamInfo, Submission]],
+        saves: Sequence[GroupSaves] = (),
+    ) -> list[Appended]:
+        """Append to shards of any streams, and save checkpoints, in one step: all of it, or none and an
+        error. The batches are numbered; if all of them are stored already, the answer is as the first time,
+        and nothing is saved again.
+        """
+
+    def open_producer(self, stream: StreamInfo, producer: str, held: int | None = None) -> ProducerOpening:
+        """Begin a life of a named producer, and fence the one before; see LogStore."""
 
     def read(
         self, name: StreamName, shard: int, offset: int, limits: ReadLimits, fence: Fence | None = None
@@ -491,6 +592,9 @@ class HubService(Protocol):
         """Wait for records of several shards; see ChangeSignal."""
 
     def offset_at(self, name: StreamName, shard: int, timestamp_ms: int) -> int: ...
+    def count_delayed(self, name: StreamName) -> int:
+        """How many records are to come later."""
+
     def stats(self, name: StreamName) -> StreamStats: ...
     def enforce_retention(self, name: StreamName | None) -> list[Trimmed]: ...
     def close(self) -> None: ...

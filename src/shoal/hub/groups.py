@@ -20,7 +20,7 @@ from shoal.core.balance import STRATEGIES, Strategy
 from shoal.core.checkpoint import Save
 from shoal.core.claims import born, unbound
 from shoal.core.describing import Block, GroupInfo, described
-from shoal.core.errors import HubClosed, ShoalError, StoreBusy, StrategyRefused, UnknownGroup
+from shoal.core.errors import HubClosed, InvalidInput, ShoalError, StoreBusy, StrategyRefused, UnknownGroup
 from shoal.core.events import (
     Event,
     Expire,
@@ -52,7 +52,7 @@ from shoal.core.group import (
 from shoal.core.handover import HandedOver
 from shoal.core.holding import Assignment, View
 from shoal.core.limits import STEP_TRIES_MAX
-from shoal.core.membership import Beat, check_same, check_unused, is_dead, watched
+from shoal.core.membership import Beat, check_same, check_unused, is_dead, is_due, watched
 from shoal.core.model import Shard, ShardId, StreamInfo, StreamName
 from shoal.core.ownership import Stepped, step
 from shoal.core.positions import Start, resolved
@@ -60,7 +60,18 @@ from shoal.forks import renew_in_child
 from shoal.hub.committer import Committer
 from shoal.hub.leased import LeasedGroups
 from shoal.hub.ownerless import OwnerlessGroups
-from shoal.ports import Fence, Joined, LeasedGroup, MemberView, Newcomer, Store, Touch, TouchAnswer
+from shoal.ports import (
+    ChangeSignal,
+    Fence,
+    GroupSaves,
+    Joined,
+    LeasedGroup,
+    MemberView,
+    Newcomer,
+    Store,
+    Touch,
+    TouchAnswer,
+)
 
 _log: Final = logging.getLogger("shoal.hub.groups")
 
@@ -87,8 +98,11 @@ class LocalGroups:
         strategies: Mapping[str, Strategy] | None = None,
         groups_per_stream: int,
         leases: Store | None = None,
+        noted: Callable[[Sequence[Note]], None] | None = None,
     ) -> None:
+        """`noted` is told what happened in groups through this process, for counting."""
         self._store = store
+        self._noted = noted or (lambda _: None)
         self._leased = LeasedGroups(store, leases or store)
         self._ownerless = OwnerlessGroups(store)
         self._offset_at = offset_at
@@ -118,9 +132,9 @@ class LocalGroups:
                 settings.strategy,
                 f"not known; one of {', '.join(sorted(self._strategies))}, or name it in connect()",
             )
+        stream = self._store.load_stream(name)
         if settings.coordination is Coordination.LEASED:
             settings = self._leased.placed(settings)
-        stream = self._store.load_stream(name)
         positions = resolved(stream, start, lambda shard, ms: self._offset_at(stream, shard, ms))
         ended: set[ShardId] = set()
         claims = []
@@ -221,13 +235,46 @@ class LocalGroups:
             self._remember(known)
         return known
 
+    def whole(self, name: StreamName, group: str) -> tuple[Group, StreamInfo]:
+        """The group with its members and claims, and its stream, as of one moment."""
+        loaded = self._store.load_group(self.find(name, group).id)
+        if loaded is None:
+            raise UnknownGroup(stream=str(name), group=group)
+        return loaded
+
+    def saved_times(self, group_id: int) -> Mapping[ShardId, int | None]:
+        """When each shard's checkpoint was last saved, in milliseconds; None: never."""
+        return {shard: times[1] for shard, times in self._store.claim_times(group_id).items()}
+
+    def force(self, group_id: int, event: Rewind) -> None:
+        """Checkpoints that were thought out by a rule of `core`."""
+        self._step(group_id, event)
+
     def record(self, group_id: int, notes: Sequence[Note]) -> None:
         """See GroupService."""
         self._store.add_notes(group_id, notes, _now_ms())
+        self._noted(notes)
 
     def leased(self, group: Group) -> LeasedGroup:
         """See GroupService."""
         return self._leased.joined(group)
+
+    def table_of(self, group_id: int) -> LeasedGroup | None:
+        """The table of a leased group, for one who changes it for others; None: there is no such group."""
+        group = self._known(group_id)
+        return None if group is None else self._leased.opened(group)
+
+    def clear_if_gone(self, group_id: int) -> None:
+        """After rows were made for others: a group that was deleted meanwhile leaves none behind."""
+        if self._store.load_group(group_id) is None:
+            known = self._kinds.pop(group_id, None)
+            if known is not None:
+                self._leased.clear(known)
+
+    @property
+    def lease_signal(self) -> ChangeSignal:
+        """Where news of leased groups is heard."""
+        return self._leased.signal
 
     def unbound(self, group_id: int) -> frozenset[ShardId]:
         """See GroupService."""
@@ -272,9 +319,27 @@ class LocalGroups:
         assert isinstance(answer, Assignment)
         return answer
 
+    def begin_beat(self, name: StreamName, group_id: int, beat: Beat) -> Touch:
+        """The same for one who does not wait: what to `submit`. If the answer is Forgotten: `beat`."""
+        self._watch.serve(group_id, beat.timeout_ms)
+        return Touch(stream=name, group_id=group_id, act=beat, seen=self._seen.get(group_id, 0))
+
+    def submit(
+        self,
+        touches: Sequence[Touch],
+        done: Callable[[Sequence[TouchAnswer] | BaseException], None],
+        callers: int = 1,
+    ) -> None:
+        """`done` hears the store's answers."""
+        self._committer.submit(touches, done, callers)
+
     def wait(self, group_id: int, incarnation: str, seen: int, timeout_s: float) -> View | None:
         """See GroupService."""
         self._store.signal.wait(MemberView(group_id, incarnation), seen, timeout_s)
+        return self.view(group_id, incarnation, seen)
+
+    def view(self, group_id: int, incarnation: str, seen: int) -> View | None:
+        """What the member holds now, if that is newer than `seen`."""
         view = self._store.load_view(group_id, incarnation)
         return view if view is not None and view.version > seen else None
 
@@ -287,6 +352,31 @@ class LocalGroups:
             self._leased.save(known, self._store.load_stream(name), saves)
             return
         if self._touch(Touch(stream=name, group_id=group_id, act=saves)):
+            self._step(group_id, Sync())
+
+    def touches(self, several: Sequence[GroupSaves]) -> Sequence[Touch]:
+        """Owners' checkpoints as a transaction of the log takes them: of groups whose rows are beside it."""
+        for one in several:
+            known = self._known(one.group_id)
+            if known is not None and known.settings.coordination is Coordination.LEASED:
+                raise InvalidInput(
+                    "group",
+                    known.name,
+                    "its leases are in a table of their own: a transaction takes checkpoints of coordinated "
+                    "groups",
+                )
+        return [
+            Touch(
+                stream=first.stream,
+                group_id=group_id,
+                act=[save for one in several if one.group_id == group_id for save in one.saves],
+            )
+            for group_id, first in {one.group_id: one for one in several}.items()
+        ]
+
+    def reached(self, group_ids: Sequence[int]) -> None:
+        """Ends of closed shards were saved in these groups: their children may begin."""
+        for group_id in group_ids:
             self._step(group_id, Sync())
 
     def block(self, group_id: int, shard: ShardId, block: Block | None) -> None:
@@ -303,6 +393,7 @@ class LocalGroups:
         seen = self._seen.get(group_id, 0)
         answer = self._touch(Touch(stream=_NO_STREAM, group_id=group_id, act=release, seen=seen))
         if isinstance(answer, HandedOver):
+            self._noted(answer.notes)
             self._see(answer.group)
             self._ring(answer.group.id, answer.group.version, answer.members)
             return [claim.shard for claim in answer.claims]
@@ -358,6 +449,7 @@ class LocalGroups:
                 # Who has seen a later version meanwhile was overtaken, even if the store has forgotten it.
                 is_latest = group.version >= self._seen.get(group_id, 0)
                 if is_latest and self._store.save_group(group, stepped.group, stepped.notes, _now_ms()):
+                    self._noted(stepped.notes)
                     self._see(stepped.group)
                     self._ring(group_id, stepped.group.version, stepped.group.members.values())
                     return stepped
@@ -423,7 +515,8 @@ class _Served:
 
     used_s: float
     timeout_s: float
-    members: Sequence[Member] = ()
+    seen: Mapping[str, tuple[Member, float]] = field(default_factory=dict)
+    """Members by their incarnation, and since when their rows are as they are."""
     timers: Timers | None = None
     """What waits for time to pass."""
     version: int = -1
@@ -494,26 +587,30 @@ class _Watch:
                     return
                 except ShoalError as error:
                     # The store may be away. What was not watched counts for nothing: begin anew.
-                    one.members, one.timers = (), None
+                    one.seen, one.timers = {}, None
                     self._complaints.warn(group_id, "watching group %s: %s", group_id, error)
                 except Exception:  # noqa: BLE001 - a thread's top: watching must not end with one fault
-                    one.members, one.timers = (), None
+                    one.seen, one.timers = {}, None
                     _log.exception("watching group %s failed", group_id)
             self._wake.wait(min(one.pause_s for _, one in served))
             self._wake.clear()
 
     def _look(self, group_id: int, one: _Served) -> None:
-        """Add the time since the last look to whoever has not moved; then look again, and bury the dead."""
-        elapsed_ms = int((time.monotonic() - one.read_s) * 1000)
-        if one.members and elapsed_ms > 0:
-            self._store.add_watches(
-                group_id, [(member, watched(member, elapsed_ms)) for member in one.members]
-            )
-        one.timers = self._pass_time(group_id, one.timers, elapsed_ms)
-        one.members = self._store.load_members(group_id)
+        """Add the time that was watched to whoever has not moved; then look again, and bury the dead."""
+        now_s = time.monotonic()
+        watches = []
+        for member, since_s in one.seen.values():
+            stood_ms = int((now_s - since_s) * 1000)
+            if stood_ms > 0 and is_due(member, stood_ms, int(one.pause_s * 1000)):
+                watches.append((member, watched(member, stood_ms)))
+        if watches:
+            self._store.add_watches(group_id, watches)
+        one.timers = self._pass_time(group_id, one.timers, int((now_s - one.read_s) * 1000))
+        members = self._store.load_members(group_id)
         one.read_s = time.monotonic()
-        one.pause_s = max(0.02, min([2000, *(member.interval_ms for member in one.members)]) / 2000)
-        for member in one.members:
+        one.seen = {member.incarnation: (member, _since_s(one, member)) for member in members}
+        one.pause_s = max(0.02, min([2000, *(member.interval_ms for member in members)]) / 2000)
+        for member in members:
             if is_dead(member):
                 self._step(group_id, Expire(incarnation=member.incarnation, beat=member.beat))
         if self._store.is_unsettled(group_id, one.version):
@@ -532,6 +629,14 @@ class _Watch:
             return self._step(group_id, Watched(elapsed_ms=elapsed_ms, seen=seen)).group.timers
         loaded = self._store.load_group(group_id)
         return None if loaded is None else loaded[0].timers
+
+
+def _since_s(one: _Served, member: Member) -> float:
+    """Since when a member's row is as it was just read."""
+    before = one.seen.get(member.incarnation)
+    if before is None or (before[0].beat, before[0].stood_ms) != (member.beat, member.stood_ms):
+        return one.read_s
+    return before[1]
 
 
 def _now_ms() -> int:

@@ -12,7 +12,7 @@ from typing import Final
 
 from shoal.core.checkpoint import Save
 from shoal.core.errors import GroupInUse, StoreBusy, StoreUnavailable
-from shoal.core.group import Group, GroupSettings, check_lease_store
+from shoal.core.group import Group, GroupSettings, check_lease_store, lease_table_of
 from shoal.core.lease import Change, ChangeKind, Row, check_epoch, saved
 from shoal.core.lease_reset import Resetting, numbers_max
 from shoal.core.lease_view import as_group, noted
@@ -21,7 +21,7 @@ from shoal.core.limits import HISTORY_KEPT, STEP_TRIES_MAX
 from shoal.core.lineage import find_shard
 from shoal.core.model import ShardId, StreamInfo
 from shoal.lease_port import LeaseTable, draw
-from shoal.ports import LeasedGroup, Store
+from shoal.ports import ChangeSignal, LeasedGroup, Store
 
 
 class LeasedGroups:
@@ -32,8 +32,15 @@ class LeasedGroups:
         self._leases = leases
         self._known: dict[int, LeasedGroup] = {}
 
+    @property
+    def signal(self) -> ChangeSignal:
+        """Where news of the groups is heard."""
+        return self._leases.signal
+
     def placed(self, settings: GroupSettings) -> GroupSettings:
-        """The settings of a new group, tied to the database that its rows will be in."""
+        """The settings of a new group, tied to the database that its rows will be in. The table is made:
+        there is no group without one."""
+        self._leases.lease_table(lease_table_of(settings))
         return replace(settings, lease_store=self._leases.identity)
 
     def opened(self, group: Group) -> LeasedGroup:
@@ -54,7 +61,7 @@ class LeasedGroups:
         loaded = self._store.load_group(group.id)
         starts = {} if loaded is None else {claim.shard: claim.checkpoint for claim in loaded[0].claims}
         return LeasedGroup(
-            table=self._leases.lease_table(group.settings.lease_table or DEFAULT_TABLE),
+            table=self._leases.lease_table(lease_table_of(group.settings)),
             key=f"{self._store.identity}-{group.id}",
             starts=starts,
         )
@@ -162,6 +169,5 @@ def _is_done(table: LeaseTable, change: Change) -> bool:
     return table.delete(change.old) if change.new is None else table.swap(change.old, change.new)
 
 
-DEFAULT_TABLE: Final = "shoal_lease"
 _KNOWN: Final = 256
 """Groups whose tables are kept at hand."""

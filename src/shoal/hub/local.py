@@ -11,16 +11,24 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shoal.access_port import AccessStore
 from shoal.core.appending import Offer, check_batch
 from shoal.core.balance import Strategy
 from shoal.core.checking import is_whole
+from shoal.core.delaying import DELAYED, Delay, together
 from shoal.core.errors import InvalidInput, OffsetExpired, ShardClosed, ShoalError, UnknownStream
+from shoal.core.group import Note
 from shoal.core.limits import BATCH_BYTES_MAX, GROUPS_PER_STREAM, PRODUCER_STATE_KEPT_MS, RETRIES_MAX
 from shoal.core.lineage import find_shard
 from shoal.core.model import (
     Appended,
+    ProducerOpening,
     ProducerStamp,
     Scaling,
+    SendStrategy,
     Shard,
     ShardId,
     StreamInfo,
@@ -34,9 +42,11 @@ from shoal.core.resharding import first_shards, merge, reshard, split
 from shoal.core.retention import plan_cuts
 from shoal.core.scaling import check_scaling
 from shoal.core.timeline import find_offset
+from shoal.delay_port import DelayedRow
 from shoal.forks import renew_in_child
 from shoal.hub.broadcast import LocalPositions
 from shoal.hub.committer import Committer
+from shoal.hub.delays import Delays
 from shoal.hub.groups import LocalGroups
 from shoal.hub.keeper import Keeper
 from shoal.hub.scaler import Scaler
@@ -44,9 +54,13 @@ from shoal.hub.shared import LocalShares
 from shoal.ports import (
     AppendAnswer,
     AppendRequest,
+    ChangeSignal,
     Fence,
+    Fetched,
     Following,
+    GroupSaves,
     Place,
+    ProducerLife,
     ShardEnd,
     ShardGone,
     ShardShut,
@@ -55,12 +69,14 @@ from shoal.ports import (
 )
 from shoal.wire.batch import Batch
 from shoal.wire.fitting import check_row_sizes
-from shoal.wire.layout import Layout
+from shoal.wire.layout import MEMORY, Layout
 from shoal.wire.timestamps import batch_timestamps, top_timestamp
 
 _log: Final = logging.getLogger("shoal.hub")
 
 KEEPER_INTERVAL_S: Final = 30.0
+GATHER_SHARE: Final = 0.5
+"""Of what a commit took, its callers are waited for: half of one more commit is less than all of it."""
 ENCODERS: Final = max(2, os.cpu_count() or 2)
 """Appends that are encoded at once. More than the machine has cores only makes memory come and go."""
 
@@ -76,26 +92,43 @@ class LocalHub:
         strategies: Mapping[str, Strategy] | None = None,
         groups_per_stream: int = GROUPS_PER_STREAM,
         leases: Store | None = None,
+        producers_kept_ms: int = PRODUCER_STATE_KEPT_MS,
+        noted: Callable[[Sequence[Note]], None] | None = None,
     ) -> None:
         self._store = store
         self._leases = leases
+        self._producers_kept_ms = producers_kept_ms
         self.groups = LocalGroups(
             store,
             self._offset_at,
             strategies=strategies,
             groups_per_stream=groups_per_stream,
             leases=leases,
+            noted=noted,
         )
         self.shares = LocalShares(store, self)
         self.positions = LocalPositions(store)
+        self._delays = Delays(store, self)
         self._scaler = Scaler(store, self, self._change_shards)
-        self._committer = Committer(store.append, lambda request: len(request.payload))
+        self._committer = Committer(
+            store.append, lambda request: len(request.payload), gather_share=GATHER_SHARE
+        )
         self._streams: dict[StreamName, StreamInfo] = {}
         self._layouts: dict[int, Layout] = {}
         self._keeper_interval_s = keeper_interval_s
         self._encoders = threading.BoundedSemaphore(ENCODERS)
         self._keeper: Keeper | None = Keeper(self._keep, keeper_interval_s)
         renew_in_child(self)
+
+    @property
+    def access(self) -> AccessStore:
+        """Users, keys and policies, for one who keeps the door."""
+        return self._store.access
+
+    @property
+    def store_identity(self) -> str:
+        """A random name that no other store has."""
+        return self._store.identity
 
     # --- Streams and shards. ---
 
@@ -117,6 +150,10 @@ class LocalHub:
     def list_projects(self) -> list[str]:
         return self._store.list_projects()
 
+    def create_project(self, project: str) -> bool:
+        """A project without streams, for clients that make one first; False if it is there already."""
+        return self._store.create_project(project, _now_ms())
+
     def delete_project(self, project: str) -> None:
         self._store.delete_project(project)
 
@@ -133,7 +170,7 @@ class LocalHub:
             name, lambda old: replace(old, retention_ms=retention_ms, retention_bytes=retention_bytes)
         )
 
-    def split_shard(self, name: StreamName, shard: int, at: int | None) -> StreamInfo:
+    def split_shard(self, name: StreamName, shard: int, at: int | None = None) -> StreamInfo:
         return self._change_shards(name, lambda now: split(now.shards, find_shard(now, shard), at, _now_ms()))
 
     def merge_shards(self, name: StreamName, left: int, right: int | None) -> StreamInfo:
@@ -156,6 +193,12 @@ class LocalHub:
     def scaling(self, name: StreamName) -> Scaling | None:
         return self._store.scalings().get(self.describe_stream(name).id)
 
+    def set_strategy(self, name: StreamName, strategy: SendStrategy | None) -> None:
+        self._store.set_strategy(name, strategy)
+
+    def strategy(self, name: StreamName) -> SendStrategy | None:
+        return self._store.strategy(name)
+
     def _change_shards(self, name: StreamName, rule: Callable[[StreamInfo], tuple[Shard, ...]]) -> StreamInfo:
         after = self._store.change_shards(name, rule)
         try:
@@ -169,12 +212,37 @@ class LocalHub:
 
     def append(self, stream: StreamInfo, batches: Sequence[Submission]) -> list[Appended | ShoalError]:
         """See HubService. Encoding happens here, in the caller's thread; only the commit is shared."""
+        with self._encoders:
+            prepared = [(one.shard, self._prepare(stream, one)) for one in batches]
+        return self.append_prepared(stream, prepared)
+
+    def append_prepared(
+        self, stream: StreamInfo, batches: Sequence[tuple[ShardId, AppendRequest | ShoalError]]
+    ) -> list[Appended | ShoalError]:
+        """Store batches that are as the store takes them, or say again why one cannot be appended."""
         if self._keeper is None:  # We are in a forked child, which has no threads of its parent.
             self._keeper = Keeper(self._keep, self._keeper_interval_s)
-        with self._encoders:
-            prepared = [self._prepare(stream, submission) for submission in batches]
-        requests = [request for request in prepared if isinstance(request, AppendRequest)]
-        answers = iter(self._committer.commit(requests) if requests else ())
+        requests = _sound(batches)
+        return self.append_answered(stream, batches, self._committer.commit(requests) if requests else [])
+
+    def submit(
+        self,
+        requests: Sequence[AppendRequest],
+        done: Callable[[list[AppendAnswer] | BaseException], None],
+        callers: int = 1,
+    ) -> None:
+        """The same for those who do not wait: `done` hears the store's answers, for `append_answered`."""
+        self._committer.submit(requests, done, callers)
+
+    def append_answered(
+        self,
+        stream: StreamInfo,
+        batches: Sequence[tuple[ShardId, AppendRequest | ShoalError]],
+        stored: Sequence[AppendAnswer],
+    ) -> list[Appended | ShoalError]:
+        """The answers as clients know them; and whoever waits for records is told."""
+        prepared = [request for _, request in batches]
+        answers = iter(stored)
         answered = [
             (request, next(answers)) if isinstance(request, AppendRequest) else (None, request)
             for request in prepared
@@ -183,15 +251,64 @@ class LocalHub:
             [
                 (ShardEnd(request.stream_id, request.shard), answer.next_offset)
                 for request, answer in answered
-                if request is not None and isinstance(answer, Appended)
+                if request is not None and isinstance(answer, Appended) and request.delayed is None
             ]
         )
+        if any(request is not None and request.delayed is not None for request, _ in answered):
+            self._delays.wake()
         is_shut = any(isinstance(answer, ShardShut) for _, answer in answered)
         now = self._store.load_stream_by_id(stream.id) if is_shut else None
         return [
-            _named_answer(stream, now, submission, answer)
-            for submission, (_, answer) in zip(batches, answered, strict=True)
+            _named_answer(stream, now, shard, answer)
+            for (shard, _), (_, answer) in zip(batches, answered, strict=True)
         ]
+
+    def transact(
+        self,
+        life: ProducerLife,
+        appends: Sequence[tuple[StreamInfo, Submission]],
+        saves: Sequence[GroupSaves] = (),
+    ) -> list[Appended]:
+        """See HubService."""
+        with self._encoders:
+            prepared = [(stream, self._request(stream, submission)) for stream, submission in appends]
+        return self.transact_prepared(life, prepared, saves)
+
+    def transact_prepared(
+        self,
+        life: ProducerLife,
+        appends: Sequence[tuple[StreamInfo, AppendRequest]],
+        saves: Sequence[GroupSaves],
+    ) -> list[Appended]:
+        """The same for batches that are as the store takes them."""
+        touches = self.groups.touches(saves)
+        requests = [request for _, request in appends]
+        answers, ends = self._store.transact(life, requests, touches, _now_ms())
+        appended = []
+        for (stream, request), answer in zip(appends, answers, strict=True):
+            now = self._store.load_stream_by_id(stream.id) if isinstance(answer, ShardShut) else None
+            named = _named_answer(stream, now, request.shard, answer)
+            if isinstance(named, ShoalError):
+                raise named
+            appended.append(named)
+        self._store.signal.ring(
+            [
+                (ShardEnd(request.stream_id, request.shard), answer.next_offset)
+                for request, answer in zip(requests, appended, strict=True)
+                if request.delayed is None
+            ]
+        )
+        if any(request.delayed is not None for request in requests):
+            self._delays.wake()
+        self.groups.reached([touch.group_id for touch, count in zip(touches, ends, strict=True) if count])
+        return appended
+
+    def open_producer(self, stream: StreamInfo, producer: str, held: int | None = None) -> ProducerOpening:
+        """See HubService."""
+        opening = self._store.open_producer(stream.id, producer, held, _now_ms())
+        if opening is None:
+            raise UnknownStream(str(stream.full_name))
+        return opening
 
     def read(
         self, name: StreamName, shard: int, offset: int, limits: ReadLimits, fence: Fence | None = None
@@ -199,25 +316,13 @@ class LocalHub:
         """See HubService."""
         deadline = time.monotonic() + limits.wait_s
         offset = whole_offset(offset)
-        stream = self._stream(name, shard)
         while True:
-            try:
-                place = ShardEnd(stream.id, find_shard(stream, shard).id)
-                fetched = self._store.fetch(name, place, offset, limits, fence)
-                if fence is not None and fence.is_leased:
-                    self.groups.check_read(name, place.shard, fence)
-            except UnknownStream:
-                # It was deleted, or deleted and made again, since we looked: look again, once.
-                fresh = self.describe_stream(name)
-                if fresh.id == stream.id:
-                    raise
-                stream = fresh
-                continue
+            stream, fetched = self.fetch(name, shard, offset, limits, fence)
             left_s = deadline - time.monotonic()
             if fetched.batches or not fetched.shard.is_open or left_s <= 0:
                 break
             self._store.signal.wait(ShardEnd(stream.id, fetched.shard.id), offset, left_s)
-        layout = self._layout(stream)
+        layout = self.layout(stream)
         chunks = []
         for stored in fetched.batches:
             chunk = layout.decode(stored.layout, stored.payload)
@@ -234,9 +339,33 @@ class LocalHub:
             tail=fetched.shard.next_offset,
         )
 
+    def fetch(
+        self, name: StreamName, shard: int, offset: int, limits: ReadLimits, fence: Fence | None = None
+    ) -> tuple[StreamInfo, Fetched]:
+        """What there is for a read now, as it is stored, and the stream that it is of."""
+        stream = self._stream(name, shard)
+        while True:
+            try:
+                place = ShardEnd(stream.id, find_shard(stream, shard).id)
+                fetched = self._store.fetch(name, place, offset, limits, fence)
+                if fence is not None and fence.is_leased:
+                    self.groups.check_read(name, place.shard, fence)
+                return stream, fetched
+            except UnknownStream:
+                # It was deleted, or deleted and made again, since we looked: look again, once.
+                fresh = self.describe_stream(name)
+                if fresh.id == stream.id:
+                    raise
+                stream = fresh
+
     def follow(self, moved: Callable[[Place], None]) -> Following:
         """See HubService."""
         return self._store.signal.follow(moved)
+
+    @property
+    def signal(self) -> ChangeSignal:
+        """Where changes are heard, for one who waits in a way of their own."""
+        return self._store.signal
 
     def offset_at(self, name: StreamName, shard: int, timestamp_ms: int) -> int:
         """See HubService."""
@@ -253,7 +382,7 @@ class LocalHub:
             limits = ReadLimits(max_bytes=BATCH_BYTES_MAX * 2)
             fetched = self._store.fetch(stream.full_name, ShardEnd(stream.id, shard.id), base_offset, limits)
             first = fetched.batches[0]
-            return batch_timestamps(self._layout(stream).decode(first.layout, first.payload))
+            return batch_timestamps(self.layout(stream).decode(first.layout, first.payload))
 
         return find_offset(
             shard,
@@ -261,6 +390,15 @@ class LocalHub:
             lambda offset: self._store.batch_at(stream.id, shard.id, offset),
             timestamps,
         )
+
+    def count_delayed(self, name: StreamName) -> int:
+        """See HubService."""
+        return self._store.count_delayed(self._store.load_stream(name).id)
+
+    def appended_at(self, stream: StreamInfo, shard: ShardId, offset: int) -> int | None:
+        """When the record at this offset was appended, in milliseconds; None if it is not there."""
+        found = self._store.batch_at(stream.id, shard, offset)
+        return None if found is None else found[0].appended_ms
 
     # --- Keeping. ---
 
@@ -289,10 +427,16 @@ class LocalHub:
                 ]
         return trimmed
 
+    @property
+    def description(self) -> str:
+        """Its store, for people: without secrets."""
+        return self._store.description
+
     def close(self) -> None:
         """See HubService."""
         if self._keeper is not None:
             self._keeper.stop()
+        self._delays.close()
         self.groups.close()
         if self._leases is not None:
             self._leases.close()
@@ -308,8 +452,9 @@ class LocalHub:
         while self._store.sweep():
             pass
         self.positions.keep()
-        self._store.forget_producers(_now_ms() - PRODUCER_STATE_KEPT_MS)
+        self._delays.look()
         self._scaler.keep()
+        self._store.forget_producers(_now_ms() - self._producers_kept_ms)
 
     def _stream(self, name: StreamName, shard: int) -> StreamInfo:
         """The stream as last seen, if that view has the shard; otherwise as of now."""
@@ -318,11 +463,26 @@ class LocalHub:
             return seen
         return self.describe_stream(name)
 
-    def _layout(self, stream: StreamInfo) -> Layout:
+    def layout(self, stream: StreamInfo) -> Layout:
+        """The stored form of a stream's batches."""
         layout = self._layouts.get(stream.id)
         if layout is None:
             layout = self._layouts[stream.id] = Layout(stream.settings.schema)
         return layout
+
+    def seen_stream(self, name: StreamName, stream_id: int, shards: Collection[int]) -> StreamInfo | None:
+        """The stream of this id as last seen, if that view has the shards. Asks nobody."""
+        seen = self._streams.get(name)
+        if seen is None or seen.id != stream_id or any(shard >= len(seen.shards) for shard in shards):
+            return None
+        return seen
+
+    def known_stream(self, name: StreamName, stream_id: int, shards: Collection[int]) -> StreamInfo:
+        """The stream of this id as last seen, if that view has the shards; otherwise as of now."""
+        seen = self.seen_stream(name, stream_id, shards) or self.describe_stream(name)
+        if seen.id != stream_id:
+            raise UnknownStream(str(name))
+        return seen
 
     def prepare(self, stream: StreamInfo, submission: Submission) -> AppendRequest | ShoalError:
         """A batch as the store takes it, for one who appends it together with something else."""
@@ -341,15 +501,35 @@ class LocalHub:
         raw_bytes: int = batch.nbytes
         check_batch(batch.num_rows, raw_bytes)
         check_row_sizes(batch)
-        number, payload = self._layout(stream).encode(batch, stream.settings.compression)
+        if submission.delays is not None:
+            rows = self._delayed(stream, batch, submission.delays)
+            return self.requested(stream, submission, 0, b"", raw_bytes=raw_bytes, delayed=rows)
+        number, payload = self.layout(stream).encode(batch, stream.settings.compression)
+        return self.requested(stream, submission, number, payload, raw_bytes=raw_bytes)
+
+    def requested(
+        self,
+        stream: StreamInfo,
+        submission: Submission,
+        number: int,
+        payload: bytes,
+        *,
+        raw_bytes: int,
+        delayed: Sequence[DelayedRow] | None = None,
+    ) -> AppendRequest:
+        """A batch that is encoded already, as the store takes it."""
+        batch = submission.batch
         stamp = None
         if submission.producer is not None:
             stamp = ProducerStamp(
-                producer=submission.producer, epoch=submission.epoch, sequence=submission.sequence
+                producer=submission.producer,
+                epoch=submission.epoch,
+                sequence=submission.sequence,
+                number=submission.number,
             )
         return AppendRequest(
             stream_id=stream.id,
-            shard=find_shard(stream, submission.shard).id,
+            shard=DELAYED if delayed is not None else find_shard(stream, submission.shard).id,
             offer=Offer(
                 records=batch.num_rows,
                 stored_bytes=len(payload),
@@ -359,11 +539,36 @@ class LocalHub:
             layout=number,
             raw_bytes=raw_bytes,
             payload=payload,
+            delayed=delayed,
         )
+
+    def _delayed(
+        self, stream: StreamInfo, batch: pa.RecordBatch, delays: Sequence[Delay]
+    ) -> list[DelayedRow]:
+        """What is due together, encoded together."""
+        rows = []
+        for delay, some in together(delays).items():
+            part = pc.take(batch, pa.array(some), memory_pool=MEMORY)
+            number, payload = self.layout(stream).encode(part, stream.settings.compression)
+            rows.append(
+                DelayedRow(
+                    due_ms=delay.due_ms,
+                    place=delay.place,
+                    records=len(some),
+                    raw_bytes=part.nbytes,
+                    layout=number,
+                    payload=payload,
+                )
+            )
+        return rows
+
+
+def _sound(batches: Sequence[tuple[ShardId, AppendRequest | ShoalError]]) -> list[AppendRequest]:
+    return [request for _, request in batches if isinstance(request, AppendRequest)]
 
 
 def _named_answer(
-    stream: StreamInfo, now: StreamInfo | None, submission: Submission, answer: AppendAnswer
+    stream: StreamInfo, now: StreamInfo | None, shard: ShardId, answer: AppendAnswer
 ) -> Appended | ShoalError:
     """The store's answer as clients know it; `now` is the stream as of now, if it is still there."""
     match answer:
@@ -372,7 +577,7 @@ def _named_answer(
         case ShardShut(last_sequence=last_sequence):
             if now is None:
                 return UnknownStream(str(stream.full_name))
-            return ShardClosed(stream=now, shard=submission.shard, last_sequence=last_sequence)
+            return ShardClosed(stream=now, shard=shard, last_sequence=last_sequence)
         case _:
             return answer
 

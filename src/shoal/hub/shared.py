@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from shoal.core.errors import ShoalError, StoreBusy
 from shoal.core.group import Delivery, check_delivery
@@ -81,16 +81,25 @@ class LocalShares:
             while True:
                 waited_s = time.monotonic() - began
                 waiting.begin()
-                view = self._look(name, group_id)
-                received, looks = self._receive(view, asked, max_bytes)
-                if received is not None:
-                    return replace(received, waited_s=waited_s)
+                found = self.receive_now(name, group_id, asked, max_bytes=max_bytes)
+                if isinstance(found, Received):
+                    return replace(found, waited_s=waited_s)
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    return Received(batch=None, waiting_for=_why_nothing(view, looks))
-                waiting.wait(_places(view, looks), min(left, _due_s(looks)))
+                    return Received(batch=None, waiting_for=found.waiting_for)
+                waiting.wait(found.places, min(left, found.due_s))
         finally:
             waiting.close()
+
+    def receive_now(
+        self, name: StreamName, group_id: int, asked: Receive, *, max_bytes: int
+    ) -> Received | Nothing:
+        """What there is, or where to wait for some."""
+        view = self._look(name, group_id)
+        received, looks = self._receive(view, asked, max_bytes)
+        if received is not None:
+            return received
+        return Nothing(_places(view, looks), _due_s(looks), _why_nothing(view, looks))
 
     def _look(self, name: StreamName, group_id: int) -> ShareView:
         view = self._groups.viewed(group_id)
@@ -372,6 +381,16 @@ class _Known:
     @property
     def news(self) -> int:
         return sum(list(self.told.values()))
+
+
+class Nothing(NamedTuple):
+    """There is nothing to receive now."""
+
+    places: Sequence[tuple[Place, int]]
+    """Where something may move that brings some."""
+    due_s: float
+    """How long until time brings some."""
+    waiting_for: str
 
 
 class _Waiting:

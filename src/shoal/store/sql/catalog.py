@@ -18,6 +18,7 @@ from shoal.core.model import (
     Compression,
     KeyHash,
     Scaling,
+    SendStrategy,
     Shard,
     ShardId,
     ShardStatus,
@@ -32,6 +33,7 @@ from shoal.store.sql.prepared import PreparedSelect
 
 _options = tables.stream_options.c
 _SCALING: Final = "scaling"
+_STRATEGY: Final = "strategy"
 
 
 class SQLCatalog:
@@ -126,6 +128,19 @@ class SQLCatalog:
         with self._database.read() as connection:
             return list(connection.execute(select(tables.projects.c.name).order_by("name")).scalars())
 
+    def create_project(self, project: str, now_ms: int) -> bool:
+        """See CatalogStore."""
+        try:
+            with self._database.write() as connection:
+                if _has_project(connection, project):
+                    return False
+                connection.execute(insert(tables.projects).values(name=project, created_ms=now_ms))
+        except StoreFailure as error:
+            if not isinstance(error.__cause__, IntegrityError):
+                raise
+            return False  # Another process was faster.
+        return True
+
     def delete_project(self, project: str) -> None:
         """See CatalogStore."""
         live = (tables.streams.c.project == project, tables.streams.c.is_deleted == 0)
@@ -170,12 +185,27 @@ class SQLCatalog:
 
     def set_scaling(self, name: StreamName, scaling: Scaling | None) -> None:
         """See CatalogStore."""
+        self._set_option(name, _SCALING, None if scaling is None else asdict(scaling))
+
+    def set_strategy(self, name: StreamName, strategy: SendStrategy | None) -> None:
+        """See CatalogStore."""
+        self._set_option(name, _STRATEGY, strategy)
+
+    def strategy(self, name: StreamName) -> SendStrategy | None:
+        """See CatalogStore."""
+        with self._database.read() as connection:
+            mine = (_options.stream_id == _load(connection, name).id, _options.name == _STRATEGY)
+            found = connection.execute(select(_options.value).where(*mine)).scalar()
+        return None if found is None else SendStrategy(json.loads(found))
+
+    def _set_option(self, name: StreamName, option: str, value: object) -> None:
+        """None takes it away."""
         with self._database.write() as connection:
             stream = _load(connection, name, lock=True)
-            mine = (_options.stream_id == stream.id, _options.name == _SCALING)
+            mine = (_options.stream_id == stream.id, _options.name == option)
             connection.execute(delete(tables.stream_options).where(*mine))
-            if scaling is not None:
-                row = {"stream_id": stream.id, "name": _SCALING, "value": json.dumps(asdict(scaling))}
+            if value is not None:
+                row = {"stream_id": stream.id, "name": option, "value": json.dumps(value)}
                 connection.execute(insert(tables.stream_options).values(**row))
 
     def scalings(self) -> Mapping[int, Scaling]:
@@ -195,8 +225,8 @@ class SQLCatalog:
             )
             # Without its shards no append can land in it any more.
             connection.execute(delete(tables.shards).where(tables.shards.c.stream_id == stream.id))
-            connection.execute(delete(tables.producers).where(tables.producers.c.stream_id == stream.id))
-            connection.execute(delete(tables.stream_options).where(_options.stream_id == stream.id))
+            for table in (tables.producers, tables.producer_names, tables.delayed, tables.stream_options):
+                connection.execute(delete(table).where(table.c.stream_id == stream.id))
             _delete_groups(connection, stream.id)
             self._database.dialect.announce(connection, [stream.id])
 

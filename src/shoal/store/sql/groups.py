@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import and_, bindparam, delete, exists, func, insert, or_, select, update
+from sqlalchemy import BindParameter, and_, bindparam, delete, exists, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from shoal.core.describing import Block
@@ -30,7 +30,7 @@ from shoal.store.sql.catalog import SHARD_COLUMNS, info_of, shard_of
 from shoal.store.sql.database import Database
 from shoal.store.sql.group_rows import claim_of, claim_row, group_of, member_of, settings_columns
 from shoal.store.sql.group_saving import OutrunError, delete_groups, last_epoch, save_notes, save_step
-from shoal.store.sql.prepared import PreparedSelect
+from shoal.store.sql.prepared import PreparedSelect, PreparedWrite
 
 _groups = tables.groups.c
 _members = tables.members.c
@@ -156,14 +156,14 @@ class SQLGroups:
             # Locked before anything is read: a step that lets someone in swaps this row.
             connection.execute(select(_groups.id).where(_groups.id == group_id).with_for_update()).scalar()
             if rule is not None:
-                rule([member_of(row) for row in connection.execute(_LIVING, {"at": group_id})])
+                rule([member_of(row) for row in _LIVING.rows(connection, {"at": group_id})])
             delete_groups(connection, [group_id])
             self._database.dialect.announce(connection, [f"g{group_id}"])
 
     def load_members(self, group_id: int) -> list[Member]:
         """See GroupStore."""
         with self._database.read() as connection:
-            return [member_of(row) for row in connection.execute(_LIVING, {"at": group_id})]
+            return [member_of(row) for row in _LIVING.rows(connection, {"at": group_id})]
 
     def load_view(self, group_id: int, incarnation: str) -> View | None:
         """See GroupStore."""
@@ -177,8 +177,8 @@ class SQLGroups:
     def add_watches(self, group_id: int, watches: Sequence[tuple[Member, Member]]) -> None:
         """See GroupStore."""
         with self._database.write() as connection:
-            connection.execute(
-                _ADD_WATCH,
+            _ADD_WATCH.run(
+                connection,
                 [
                     {
                         "at": group_id,
@@ -193,55 +193,15 @@ class SQLGroups:
 
     def is_unsettled(self, group_id: int, seen: int) -> bool:
         """See GroupStore."""
-        moved_on = select(_groups.id).where(_groups.id == group_id, _groups.version != seen)
-        idle = select(_claims.shard).where(
-            _claims.group_id == group_id,
-            _claims.state == ShardState.NOT_ALLOC.value,
-            exists().where(_groups.id == group_id, _groups.distrust_ms == 0),
-            exists().where(_members.group_id == group_id, _members.status == MemberStatus.ACTIVE.value),
-        )
-        stream_id = select(_groups.stream_id).where(_groups.id == group_id).scalar_subquery()
-        reached = (
-            select(_claims.shard)
-            .select_from(tables.claims)
-            .where(
-                _shards.stream_id == stream_id,
-                _shards.shard == _claims.shard,
-                _claims.group_id == group_id,
-                _claims.state != ShardState.OVER.value,
-                _claims.restart.is_(None),
-                _shards.status == "closed",
-                _claims.checkpoint >= _shards.next_offset,
-            )
-        )
-        unborn = select(_shards.shard).where(
-            _shards.stream_id == stream_id,
-            _shards.shard
-            >= func.coalesce(
-                select(func.max(_claims.shard) + 1).where(_claims.group_id == group_id).scalar_subquery(), 0
-            ),
-        )
         with self._database.read() as connection:
-            return any(
-                connection.execute(query.limit(1)).first() is not None
-                for query in (moved_on, reached, unborn, idle)
+            return bool(_MOVED_ON.rows(connection, {"at": group_id, "seen": seen})) or any(
+                query.rows(connection, {"at": group_id}) for query in _OPEN_QUESTIONS
             )
 
     def has_timers(self, group_id: int) -> bool:
         """See GroupStore."""
-        moving = select(_claims.shard).where(
-            _claims.group_id == group_id, _claims.state == ShardState.TRANSFER.value
-        )
-        query = select(_groups.id).where(
-            _groups.id == group_id,
-            or_(
-                _groups.distrust_ms > 0,
-                and_(_groups.handover_timeout_ms.is_not(None), exists(moving)),
-                exists(moving.where(_claims.lapse_ms > 0)),
-            ),
-        )
         with self._database.read() as connection:
-            return connection.execute(query).first() is not None
+            return bool(_TIMED.rows(connection, {"at": group_id}))
 
     def history(self, group_id: int, limit: int) -> list[tuple[int, Note]]:
         """See GroupStore."""
@@ -339,8 +299,56 @@ class _Known:
         return value
 
 
-_LIVING = select(tables.members).where(
-    _members.group_id == bindparam("at"), _members.status != MemberStatus.GONE.value
+_AT: BindParameter[int] = bindparam("at")
+_LIVING = PreparedSelect(
+    select(tables.members).where(_members.group_id == _AT, _members.status != MemberStatus.GONE.value)
+)
+_MOVED_ON = PreparedSelect(
+    select(_groups.id).where(_groups.id == _AT, _groups.version != bindparam("seen")).limit(1)
+)
+_STREAM_ID = select(_groups.stream_id).where(_groups.id == _AT).scalar_subquery()
+_OPEN_QUESTIONS = tuple(
+    PreparedSelect(query.limit(1))
+    for query in (
+        # Claims that have reached the end of their closed shards.
+        select(_claims.shard)
+        .select_from(tables.claims)
+        .where(
+            _shards.stream_id == _STREAM_ID,
+            _shards.shard == _claims.shard,
+            _claims.group_id == _AT,
+            _claims.state != ShardState.OVER.value,
+            _claims.restart.is_(None),
+            _shards.status == "closed",
+            _claims.checkpoint >= _shards.next_offset,
+        ),
+        # Shards that the group has no claim of yet.
+        select(_shards.shard).where(
+            _shards.stream_id == _STREAM_ID,
+            _shards.shard
+            >= func.coalesce(
+                select(func.max(_claims.shard) + 1).where(_claims.group_id == _AT).scalar_subquery(), 0
+            ),
+        ),
+        # Shards that nobody has, although there is someone.
+        select(_claims.shard).where(
+            _claims.group_id == _AT,
+            _claims.state == ShardState.NOT_ALLOC.value,
+            exists().where(_groups.id == _AT, _groups.distrust_ms == 0),
+            exists().where(_members.group_id == _AT, _members.status == MemberStatus.ACTIVE.value),
+        ),
+    )
+)
+_MOVING = select(_claims.shard).where(_claims.group_id == _AT, _claims.state == ShardState.TRANSFER.value)
+_TIMED = PreparedSelect(
+    select(_groups.id).where(
+        _groups.id == _AT,
+        or_(
+            _groups.distrust_ms > 0,
+            and_(_groups.handover_timeout_ms.is_not(None), exists(_MOVING)),
+            exists(_MOVING.where(_claims.lapse_ms > 0)),
+        ),
+    )
 )
 _VIEWED = PreparedSelect(
     select(_members.assigned).where(
@@ -354,7 +362,7 @@ _HELD = PreparedSelect(
     .where(_claims.group_id == bindparam("at"), _claims.owner == bindparam("who"))
     .order_by(_claims.shard)
 )
-_ADD_WATCH = (
+_ADD_WATCH = PreparedWrite(
     update(tables.members)
     .where(
         _members.group_id == bindparam("at"),

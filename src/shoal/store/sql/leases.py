@@ -21,7 +21,7 @@ from shoal.core.errors import StoreBusy, StoreFailure, StoreUnavailable
 from shoal.core.lease import Change, ChangeKind, InstanceRow, LeaseRow, Row, SequenceRow, numbered
 from shoal.core.leasing import Outcome
 from shoal.core.model import ShardId
-from shoal.lease_port import Glance, Tried
+from shoal.lease_port import Glance, LeaseNews, Tried
 from shoal.store.sql.database import Database
 from shoal.store.sql.dialects.dialect import Hints
 from shoal.store.sql.lease_rows import RowShape, shapes
@@ -42,6 +42,7 @@ class SQLLeaseTable:
 
     def __init__(self, database: Database, name: str) -> None:
         self._database = database
+        self._name = name
         self._leases, self._instances, self._sequences = shapes(name)
         sequences = self._sequences.table
         of_group = sequences.c.consume_group == bindparam("of_group")
@@ -90,15 +91,29 @@ class SQLLeaseTable:
         return found
 
     def glance(self, group: str) -> Glance:
+        """See LiveTable."""
+        return self.glimpse(group)[0]
+
+    def place(self, group: str) -> LeaseNews:
+        """See LiveTable."""
+        return LeaseNews(self._name, group)
+
+    def glimpse(self, group: str) -> tuple[Glance, int]:
         """See LiveTable. All as of one moment."""
         with self._database.read() as connection:
             leases = self._all_leases(connection, group)
             instances = [self._instances.to_row(row) for row in self._instances.columns(connection, group)]
             sequences = self._sequences.columns(connection, group)
         self._glanced_s = time.monotonic()
-        self._news = sequences[0].news if sequences else _NO_NEWS
+        news = self._news = sequences[0].news if sequences else _NO_NEWS
         sequence = self._sequences.to_row(sequences[0]) if sequences else SequenceRow(group=group)
-        return Glance(leases, instances, sequence)
+        return Glance(leases, instances, sequence), news
+
+    def news(self, groups: Sequence[str]) -> dict[str, int]:
+        """How much news each group has had."""
+        with self._database.read() as connection:
+            found = {group: self._find_news.rows(connection, {"of_group": group}) for group in groups}
+        return {group: rows[0].news if rows else _NO_NEWS for group, rows in found.items()}
 
     def _all_leases(self, connection: Connection, group: str) -> Sequence[LeaseRow]:
         """Most rows are as they were at the last look: what is compared by a swap names one state."""

@@ -6,14 +6,15 @@ append and a split, happen one after the other, in every process.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 from sqlalchemy import bindparam, delete, func, insert, select, update
 from sqlalchemy.engine import Connection
 
 from shoal.core.appending import Closed, ProducerState, Refuse, Repeat, ShardTail, Store, decide
+from shoal.core.delaying import DELAYED, NOWHERE
 from shoal.core.limits import RETENTION_BATCHES_PER_STEP
 from shoal.core.model import Appended, ShardId, ShardStatus, StreamInfo, StreamName, StreamStats
 from shoal.core.reading import BatchMeta, ReadLimits
@@ -30,22 +31,25 @@ from shoal.ports import (
 )
 from shoal.store.sql import tables
 from shoal.store.sql.database import Database
+from shoal.store.sql.delaying import delayed_rows, insert_delayed, lock_streams
 from shoal.store.sql.fetching import META_COLUMNS, Fetcher, Fetching, meta_of
 from shoal.store.sql.prepared import PreparedSelect, PreparedWrite
+from shoal.store.sql.producers import SQLProducers, Who, load_lives, load_producers, save_producers
 
 Where = tuple[int, ShardId]
+_LATER: Final = Appended(DELAYED, NOWHERE, NOWHERE)
+"""Of what is to come later nobody knows yet where it will be."""
 
 _shards = tables.shards.c
 _batches = tables.batches.c
-_producers = tables.producers.c
 _claims = tables.claims.c
 
 
-class SQLLog:
+class SQLLog(SQLProducers):
     """See LogStore."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        super().__init__(database)
         self._fetcher = Fetcher(database)
 
     def append(self, requests: Sequence[AppendRequest], now_ms: int) -> list[AppendAnswer]:
@@ -128,27 +132,31 @@ class SQLLog:
                 )
         return cuts
 
-    def forget_producers(self, unseen_since_ms: int) -> int:
-        """See LogStore."""
-        old = _producers.seen_ms < unseen_since_ms
-        with self._database.read() as connection:
-            if connection.execute(select(_producers.producer).where(old).limit(1)).scalar() is None:
-                return 0
-        with self._database.write() as connection:
-            return connection.execute(delete(tables.producers).where(old)).rowcount
-
 
 def appended(
     connection: Connection, database: Database, requests: Sequence[AppendRequest], now_ms: int
 ) -> list[AppendAnswer]:
     """Append within a transaction, and tell who waits once it is committed."""
-    tails = _load_tails(connection, {(r.stream_id, r.shard) for r in requests})
-    known = _load_producers(connection, requests)
+    return append_all(connection, database, requests, now_ms)[0]
+
+
+def append_all(
+    connection: Connection, database: Database, requests: Sequence[AppendRequest], now_ms: int
+) -> tuple[list[AppendAnswer], int]:
+    """The same; and how many of the batches are new."""
+    tails = lock_streams(connection, [r.stream_id for r in requests if r.delayed is not None])
+    tails |= _load_tails(connection, {(r.stream_id, r.shard) for r in requests if r.delayed is None})
+    books = _Books(
+        tails=tails,
+        lives=load_lives(connection, requests),
+        known=load_producers(connection, [who for request in requests if (who := _who(request))]),
+    )
     writes = _Writes()
-    answers = [_append_one(request, tails, known, writes, now_ms) for request in requests]
+    answers = [_append_one(request, books, writes, now_ms) for request in requests]
     writes.save(connection, now_ms)
-    database.dialect.announce(connection, sorted({stream for stream, _ in writes.tails}))
-    return answers
+    moved = {stream for stream, shard in writes.tails if shard != DELAYED}
+    database.dialect.announce(connection, sorted(moved))
+    return answers, len(writes.batches) + len(writes.delayed)
 
 
 class _Writes:
@@ -156,11 +164,13 @@ class _Writes:
 
     def __init__(self) -> None:
         self.batches: list[dict[str, Any]] = []
+        self.delayed: list[dict[str, Any]] = []
         self.tails: dict[Where, ShardTail] = {}
-        self.producers: dict[tuple[int, ShardId, str], tuple[ProducerState, bool]] = {}
+        self.producers: dict[Who, tuple[ProducerState, bool]] = {}
 
     def save(self, connection: Connection, now_ms: int) -> None:
         _INSERT_BATCH.run(connection, self.batches)
+        insert_delayed(connection, self.delayed)
         _UPDATE_TAIL.run(
             connection,
             [
@@ -173,56 +183,50 @@ class _Writes:
                     "to_us": tail.top_timestamp_us,
                 }
                 for (stream, shard), tail in self.tails.items()
+                if shard != DELAYED
             ],
         )
-        for is_new, statement in ((True, _INSERT_PRODUCER), (False, _UPDATE_PRODUCER)):
-            mark = "" if is_new else "to_"
-            statement.run(
-                connection,
-                [
-                    {
-                        f"{mark}stream_id": stream,
-                        f"{mark}shard": shard,
-                        f"{mark}producer": producer,
-                        f"{mark}epoch": state.epoch,
-                        f"{mark}last_sequence": state.last_sequence,
-                        f"{mark}recent": json.dumps(state.recent, separators=(",", ":")),
-                        f"{mark}seen_ms": now_ms,
-                    }
-                    for (stream, shard, producer), (state, new) in self.producers.items()
-                    if new is is_new
-                ],
-            )
+        save_producers(connection, self.producers, now_ms)
 
 
-def _append_one(
-    request: AppendRequest,
-    tails: dict[Where, ShardTail],
-    known: dict[tuple[int, ShardId, str], ProducerState],
-    writes: _Writes,
-    now_ms: int,
-) -> AppendAnswer:
+@dataclass(slots=True, kw_only=True)
+class _Books:
+    """What one commit decides by: each request sees what those before it changed."""
+
+    tails: dict[Where, ShardTail]
+    lives: Mapping[tuple[int, str], int]
+    known: dict[Who, ProducerState]
+
+
+def _who(request: AppendRequest) -> Who | None:
+    stamp = request.offer.stamp
+    return None if stamp is None else (request.stream_id, request.shard, stamp.producer)
+
+
+def _append_one(request: AppendRequest, books: _Books, writes: _Writes, now_ms: int) -> AppendAnswer:
     """Ask the rule, and note what it wants saved; later requests of the commit see it."""
-    place = (request.stream_id, request.shard)
-    tail = tails.get(place)
+    place, who = (request.stream_id, request.shard), _who(request)
+    tail = books.tails.get(place)
     if tail is None:
         return ShardGone()
-    stamp = request.offer.stamp
-    who = (*place, stamp.producer) if stamp is not None else None
-    decision = decide(tail, known.get(who) if who else None, request.offer, now_ms)
-    match decision:
+    known = books.known.get(who) if who else None
+    opened = books.lives.get((who[0], who[2]), -1) if who else -1
+    match decide(tail, known, request.offer, now_ms, opened=opened):
         case Repeat(at=at):
-            return at
+            return at if request.delayed is None else _LATER
         case Closed(last_sequence=last_sequence):
             return ShardShut(last_sequence=last_sequence)
         case Refuse(error=error):
             return error
         case Store(at=at, tail=grown, producer=state):
-            tails[place] = writes.tails[place] = grown
+            books.tails[place] = writes.tails[place] = grown
             if who is not None and state is not None:
-                is_new = writes.producers[who][1] if who in writes.producers else who not in known
-                known[who] = state
+                is_new = writes.producers[who][1] if who in writes.producers else who not in books.known
+                books.known[who] = state
                 writes.producers[who] = (state, is_new)
+            if request.delayed is not None:
+                writes.delayed += delayed_rows(request.stream_id, request.delayed)
+                return _LATER
             writes.batches.append(_batch_row(request, at, grown))
             return at
 
@@ -263,24 +267,6 @@ def _load_tails(connection: Connection, places: Iterable[Where]) -> dict[Where, 
                 top_timestamp_us=row.top_timestamp_us,
             )
     return tails
-
-
-def _load_producers(
-    connection: Connection, requests: Sequence[AppendRequest]
-) -> dict[tuple[int, ShardId, str], ProducerState]:
-    stamped = [(r.stream_id, r.shard, r.offer.stamp.producer) for r in requests if r.offer.stamp is not None]
-    known: dict[tuple[int, ShardId, str], ProducerState] = {}
-    for stream_id, wanted in _by_stream((stream, shard) for stream, shard, _ in stamped):
-        names = sorted({name for stream, _, name in stamped if stream == stream_id})
-        rows = _PRODUCERS.rows(connection, {"stream": stream_id, "wanted": wanted, "names": names})
-        for row in rows:
-            known[stream_id, ShardId(row.shard), row.producer] = ProducerState(
-                producer=row.producer,
-                epoch=row.epoch,
-                last_sequence=row.last_sequence,
-                recent=tuple(tuple(entry) for entry in json.loads(row.recent)),
-            )
-    return known
 
 
 def _fronts(connection: Connection, stream_id: int) -> tuple[dict[ShardId, ShardFront], int]:
@@ -334,13 +320,6 @@ _TAILS = PreparedSelect(
     .order_by(_shards.shard)
     .with_for_update()
 )
-_PRODUCERS = PreparedSelect(
-    select(tables.producers).where(
-        _producers.stream_id == bindparam("stream"),
-        _producers.shard.in_(bindparam("wanted", expanding=True)),
-        _producers.producer.in_(bindparam("names", expanding=True)),
-    )
-)
 _INSERT_BATCH = PreparedWrite(insert(tables.batches))
 _UPDATE_TAIL = PreparedWrite(
     update(tables.shards)
@@ -350,20 +329,5 @@ _UPDATE_TAIL = PreparedWrite(
         bytes=bindparam("to_bytes"),
         appended_ms=bindparam("to_ms"),
         top_timestamp_us=bindparam("to_us"),
-    )
-)
-_INSERT_PRODUCER = PreparedWrite(insert(tables.producers))
-_UPDATE_PRODUCER = PreparedWrite(
-    update(tables.producers)
-    .where(
-        _producers.stream_id == bindparam("to_stream_id"),
-        _producers.shard == bindparam("to_shard"),
-        _producers.producer == bindparam("to_producer"),
-    )
-    .values(
-        epoch=bindparam("to_epoch"),
-        last_sequence=bindparam("to_last_sequence"),
-        recent=bindparam("to_recent"),
-        seen_ms=bindparam("to_seen_ms"),
     )
 )

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from sqlalchemy import insert, inspect, select, update
+from typing import Any
+
+from sqlalchemy import Column, insert, inspect, select, update
 from sqlalchemy.engine import Connection
 
 from shoal.core.errors import NotAShoalStore, StoreTooNew
 from shoal.store.sql.database import Database
-from shoal.store.sql.tables import EPOCHS, MIGRATIONS, SCHEMA_VERSION, meta, sequences
+from shoal.store.sql.tables import (
+    ADDED_COLUMNS,
+    EPOCHS,
+    MIGRATIONS,
+    PRODUCER_EPOCHS,
+    SCHEMA_VERSION,
+    meta,
+    sequences,
+)
 
 
 def migrate(database: Database, *, durable: bool, upto: int = SCHEMA_VERSION) -> None:
@@ -27,19 +37,30 @@ def migrate(database: Database, *, durable: bool, upto: int = SCHEMA_VERSION) ->
             return
         if found == 0:
             meta.create(connection, checkfirst=True)
-        for tables in MIGRATIONS[found:upto]:
+        for tables, columns in zip(MIGRATIONS[found:upto], ADDED_COLUMNS[found:upto], strict=True):
             for table in tables:
                 table.create(connection, checkfirst=True)
+            for column in columns:
+                _add(connection, column)
             if sequences in tables:
                 _begin_epochs(connection)
         _save(connection, upto)
+        connection.commit()  # Before the lock is given back: who gets it next must see all of this.
+
+
+def _add(connection: Connection, column: Column[Any]) -> None:
+    """A column of an older table, unless that was made with it, or an upgrade was cut short after it."""
+    table = column.table.name
+    if column.name not in {known["name"] for known in inspect(connection).get_columns(table)}:
+        kind = column.type.compile(connection.dialect)
+        connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN {column.name} {kind}")
 
 
 def _begin_epochs(connection: Connection) -> None:
     """MariaDB commits each table by itself: an upgrade that was cut short may have come past this."""
-    there = connection.execute(select(sequences.c.name).where(sequences.c.name == EPOCHS)).scalar()
-    if there is None:
-        connection.execute(insert(sequences).values(name=EPOCHS, value=0))
+    there = set(connection.execute(select(sequences.c.name)).scalars())
+    for name in {EPOCHS, PRODUCER_EPOCHS} - there:
+        connection.execute(insert(sequences).values(name=name, value=0))
 
 
 def _found(connection: Connection, database: Database) -> int:

@@ -61,7 +61,9 @@ class PreparedWrite:
 class PreparedSelect:
     """A query whose rows have an attribute for each column. Types must be ones that drivers know.
 
-    A parameter that is a list (`expanding`) has one form of the statement for each length it came with.
+    A parameter that is a list (`expanding`, for IN) has one form of the statement for each length it came
+    with. Long ones are filled up with their last value, so that few lengths are met: to compile a form takes
+    much longer than to run it.
     """
 
     def __init__(self, statement: Select[Any]) -> None:
@@ -78,7 +80,8 @@ class PreparedSelect:
         if found is None:
             if len(self._compiled) >= _FORMS_MAX:
                 self._compiled.clear()
-            found = self._compiled[form] = _compiled(self._statement, connection.dialect, spread=parameters)
+            spread = {name: _filled(value) for name, value in parameters.items()}
+            found = self._compiled[form] = _compiled(self._statement, connection.dialect, spread=spread)
         sql, defaults, order = found
         values = {**defaults, **values}
         driver: Any = connection.connection.driver_connection
@@ -96,11 +99,19 @@ def _flattened(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[tup
     lengths = []
     for name, value in parameters.items():
         if isinstance(value, list):
-            lengths.append((name, len(value)))
-            values.update({f"{name}_{place}": each for place, each in enumerate(value, 1)})
+            filled = _filled(value)
+            lengths.append((name, len(filled)))
+            values.update({f"{name}_{place}": each for place, each in enumerate(filled, 1)})
         else:
             values[name] = value
     return values, tuple(lengths)
+
+
+def _filled(value: Any) -> Any:
+    """A long list with its last value again, up to the next power of two."""
+    if not isinstance(value, list) or not _FEW < len(value) <= _FILLED_MAX:
+        return value
+    return value + value[-1:] * ((1 << (len(value) - 1).bit_length()) - len(value))
 
 
 def _compiled(
@@ -125,3 +136,6 @@ def _compiled(
 
 _FORMS_MAX: Final = 512
 """Of one statement: a list may have any length, and few are met often."""
+_FEW: Final = 8
+_FILLED_MAX: Final = 8192
+"""A statement may have about 32,000 parameters."""

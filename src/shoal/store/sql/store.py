@@ -5,33 +5,39 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
 from sqlalchemy import insert, select
 
 from shoal.core.errors import StoreBusy
 from shoal.core.limits import RETRIES_MAX
-from shoal.lease_port import LiveTable
+from shoal.lease_port import LeaseNews
 from shoal.ports import MemberView, Place, ShardEnd
 from shoal.share_port import ShareNews
+from shoal.store.sql.access import SQLAccess
 from shoal.store.sql.catalog import SQLCatalog
 from shoal.store.sql.database import Database
+from shoal.store.sql.delaying import SQLDelays
 from shoal.store.sql.dialects import dialect_for
 from shoal.store.sql.groups import SQLGroups
 from shoal.store.sql.leases import SQLLeaseTable
 from shoal.store.sql.log import SQLLog
+from shoal.store.sql.marks import marks
 from shoal.store.sql.migration import migrate
 from shoal.store.sql.positions import SQLPositions
 from shoal.store.sql.shares import SQLShares
 from shoal.store.sql.tables import meta
 from shoal.store.sql.touches import SQLTouches
+from shoal.store.sql.transactions import SQLTransactions
 from shoal.store.sql.watch import Watch
 
 _IDENTITY: Final = "store_id"
 
 
-class SQLStore(SQLCatalog, SQLLog, SQLGroups, SQLTouches, SQLShares, SQLPositions):
+class SQLStore(
+    SQLCatalog, SQLLog, SQLGroups, SQLTouches, SQLShares, SQLPositions, SQLDelays, SQLTransactions
+):
     """See Store. All of it shares one database, so that a split and an append meet in one row."""
 
     def __init__(self, database: Database) -> None:
@@ -41,8 +47,12 @@ class SQLStore(SQLCatalog, SQLLog, SQLGroups, SQLTouches, SQLShares, SQLPosition
         SQLTouches.__init__(self, database)
         SQLShares.__init__(self, database)
         SQLPositions.__init__(self, database)
+        SQLDelays.__init__(self, database)
+        SQLTransactions.__init__(self, database)
         self._database = database
-        self.signal = Watch(database, self._look)
+        self._tables: dict[str, SQLLeaseTable] = {}
+        self.access = SQLAccess(database)
+        self.signal = Watch(database, self._look, partial(marks, database))
 
     @classmethod
     def open(cls, url: str, *, durable: bool = True) -> SQLStore:
@@ -71,9 +81,11 @@ class SQLStore(SQLCatalog, SQLLog, SQLGroups, SQLTouches, SQLShares, SQLPosition
                 connection.execute(insert(meta).values(name=_IDENTITY, value=found))
         return found
 
-    def lease_table(self, name: str) -> LiveTable:
+    def lease_table(self, name: str) -> SQLLeaseTable:
         """See Store."""
-        return SQLLeaseTable(self._database, name)
+        table = SQLLeaseTable(self._database, name)
+        self._tables.setdefault(name, table)  # For looks at its news, which need no state of a consumer's.
+        return table
 
     def _look(self, places: Sequence[Place]) -> Mapping[Place, tuple[int, bool]]:
         ends = [place for place in places if isinstance(place, ShardEnd)]
@@ -86,6 +98,10 @@ class SQLStore(SQLCatalog, SQLLog, SQLGroups, SQLTouches, SQLShares, SQLPosition
         news = [place for place in places if isinstance(place, ShareNews)]
         if news:
             found |= {place: end for place, end in self.share_news(news).items()}  # noqa: C416
+        for name in {place.table for place in places if isinstance(place, LeaseNews)}:
+            groups = [place.group for place in places if isinstance(place, LeaseNews) and place.table == name]
+            table = self._tables.get(name) or self.lease_table(name)
+            found |= {LeaseNews(name, group): (number, True) for group, number in table.news(groups).items()}
         return found
 
     def close(self) -> None:

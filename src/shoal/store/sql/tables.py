@@ -150,9 +150,37 @@ producers: Final = Table(
     Column("last_sequence", BigInteger, nullable=False),
     Column("recent", Text, nullable=False),
     Column("seen_ms", BigInteger, nullable=False),
+    # Since version 3.
+    Column("number", BigInteger),
     **_BYTEWISE,
 )
 producers_by_time: Final = Index("shoal_producer_seen", producers.c.seen_ms)
+
+producer_names: Final = Table(
+    "shoal_producer_name",
+    metadata,
+    Column("stream_id", _Id, primary_key=True, autoincrement=False),
+    Column("producer", _Name, primary_key=True),
+    Column("epoch", BigInteger, nullable=False),
+    Column("seen_ms", BigInteger, nullable=False),
+    **_BYTEWISE,
+)
+
+delayed: Final = Table(
+    "shoal_delayed",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("stream_id", _Id, nullable=False),
+    Column("due_ms", BigInteger, nullable=False),
+    Column("place", String(33)),
+    Column("records", Integer, nullable=False),
+    Column("raw_bytes", Integer, nullable=False),
+    Column("layout", SmallInteger, nullable=False),
+    Column("payload", _Blob, nullable=False),
+    sqlite_autoincrement=True,
+    **_BYTEWISE,
+)
+delayed_by_time: Final = Index("shoal_delayed_due", delayed.c.due_ms, delayed.c.id)
 
 groups: Final = Table(
     "shoal_group",
@@ -295,15 +323,71 @@ stream_options: Final = Table(
 )
 """What few streams are told, and what came after the table of streams was released: each as JSON."""
 
+users: Final = Table(
+    "shoal_user",
+    metadata,
+    Column("name", _Name, primary_key=True),
+    Column("created_ms", BigInteger, nullable=False),
+    **_BYTEWISE,
+)
+
+access_keys: Final = Table(
+    "shoal_access_key",
+    metadata,
+    Column("id", _Name, primary_key=True),
+    Column("user_name", _Name, nullable=False),
+    Column("is_enabled", SmallInteger, nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    # Encrypted, under a key that is not in the database.
+    Column("sealed", _Blob, nullable=False),
+    **_BYTEWISE,
+)
+access_keys_by_user: Final = Index("shoal_access_key_user", access_keys.c.user_name)
+
+policies: Final = Table(
+    "shoal_policy",
+    metadata,
+    Column("name", _Name, primary_key=True),
+    Column("document", _Text, nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    **_BYTEWISE,
+)
+
+attachments: Final = Table(
+    "shoal_attachment",
+    metadata,
+    Column("user_name", _Name, primary_key=True),
+    Column("policy", _Name, primary_key=True),
+    **_BYTEWISE,
+)
+
+nonces: Final = Table(
+    "shoal_nonce",
+    metadata,
+    Column("nonce", String(64), primary_key=True),
+    Column("until_ms", BigInteger, nullable=False),
+    **_BYTEWISE,
+)
+nonces_by_time: Final = Index("shoal_nonce_until", nonces.c.until_ms)
+
 EPOCHS: Final = "epoch"
 """The sequence of the highest epoch that any group gave. Its row is made with the schema: who gives the first
 epoch ever would otherwise meet another who does, in another group."""
 
+PRODUCER_EPOCHS: Final = "producer"
+"""The sequence of the highest epoch that any named producer was given."""
+
 MIGRATIONS: Final[Sequence[Sequence[Table]]] = (
     (projects, streams, shards, batches),
     (producers,),
-    (groups, members, claims, notes, blocks, shares, positions, sequences, stream_options),
+    (
+        *(groups, members, claims, notes, blocks, shares, positions, sequences, stream_options),
+        *(users, access_keys, policies, attachments, nonces, producer_names, delayed),
+    ),
 )
 """What each version added, from version 1 on. A released entry is never changed; a new one is appended."""
+
+ADDED_COLUMNS: Final[Sequence[Sequence[Column[Any]]]] = ((), (), (producers.c.number,))
+"""What each version added to tables of versions before it. Such a column may be null."""
 
 SCHEMA_VERSION: Final = len(MIGRATIONS)

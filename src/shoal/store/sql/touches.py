@@ -106,6 +106,12 @@ class SQLTouches:
         return answers
 
 
+def save_all(connection: Connection, touches: Sequence[Touch], now_ms: int) -> list[int]:
+    """Owners' checkpoints within a transaction of more; for each touch, how many ends were reached."""
+    groups = _load_groups(connection, {touch.group_id for touch in touches})
+    return [_save(connection, touch, groups, now_ms) for touch in touches]
+
+
 @dataclass(slots=True, kw_only=True)
 class _Rows:
     """What one commit works on: each touch sees what those before it changed."""

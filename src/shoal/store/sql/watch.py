@@ -18,9 +18,10 @@ from shoal.complaints import Complaints
 from shoal.core.errors import HubClosed, StoreError
 from shoal.core.reading import has_moved
 from shoal.forks import renew_in_child
-from shoal.ports import Place
+from shoal.ports import Place, ShardEnd
 from shoal.store.sql.database import Database
 from shoal.store.sql.dialects.dialect import Hints
+from shoal.store.sql.marks import Marks
 
 Look = Callable[[Sequence[Place]], Mapping[Place, tuple[int, bool]]]
 """How far places have come, and whether they can rise further; those that are gone are left out."""
@@ -32,6 +33,12 @@ _LISTEN_S: Final = 2.0
 _LINGER_S: Final = 5.0
 """The thread stays this long after the last waiter: readers come back in a moment."""
 _BROKEN_S: Final = 0.2
+_RUNG_MAX: Final = 10_000
+_RUNG_S: Final = 1.0
+_MANY: Final = 32
+_REST: Final = 20
+_REST_S_MAX: Final = 0.25
+"""After a look at many places that found nothing: so many times as long as it took, and at most this."""
 
 
 class Watch:
@@ -40,9 +47,12 @@ class Watch:
     Writer and reader of the fields: any thread, under `_lock`. A forked child begins anew.
     """
 
-    def __init__(self, database: Database, look: Look) -> None:
+    def __init__(
+        self, database: Database, look: Look, marks: Callable[[Sequence[Place]], Marks | None]
+    ) -> None:
         self._database = database
         self._places_now = look
+        self._marks_now = marks
         self._complaints = Complaints(_log)
         self.renew()
         renew_in_child(self)
@@ -52,6 +62,11 @@ class Watch:
         self._lock = threading.Lock()
         self._waiters: dict[Place, list[Waiter]] = {}
         self._thread: threading.Thread | None = None
+        self._rung: dict[Place, tuple[int, float]] = {}
+        """How far this process has brought shards, and when: who comes to wait for less is told at once, and
+        needs no look. Not believed for long: a store may be put back to what it was."""
+        self._marks: Marks = {}
+        """As of the last look at many places. Writer and reader: the thread."""
         self._is_listening = threading.Event()
         self._is_closed = False
 
@@ -61,29 +76,45 @@ class Watch:
         waiter = Waiter(beyond, woken.set)
         deadline = time.monotonic() + timeout_s
         try:
-            self.enter(place, waiter, timeout_s)
+            self.enter([(place, waiter)], timeout_s)
             woken.wait(max(0.0, deadline - time.monotonic()))
         finally:
             self.exit(place, waiter)
+
+    def look(self, places: Sequence[Place]) -> Mapping[Place, tuple[int, bool]]:
+        """See ChangeSignal."""
+        if self._thread is not None:  # What was appended before it listens gives no hint.
+            self._is_listening.wait(_LISTEN_S)
+        return self._places_now(places)
 
     def follow(self, moved: Callable[[Place], None]) -> Following:
         """See ChangeSignal."""
         return Following(self, moved)
 
-    def enter(self, place: Place, waiter: Waiter, patience_s: float = _LISTEN_S) -> None:
-        """Have the waiter woken when the place moves; for those who come back by themselves."""
+    def enter(self, waiters: Sequence[tuple[Place, Waiter]], patience_s: float = _LISTEN_S) -> None:
+        """Have each waiter woken when its place moves; for those who come back by themselves."""
+        self.register(waiters)
+        # What was appended before we listened gave no hint, so look once after.
+        self._is_listening.wait(min(patience_s, _LISTEN_S))
+        now = self._places_now([place for place, _ in waiters])
+        for place, waiter in waiters:
+            if has_moved(now.get(place), waiter.beyond):
+                waiter.wake()
+
+    def register(self, waiters: Sequence[tuple[Place, Waiter]]) -> None:
+        """The same without a look."""
         with self._lock:
             if self._is_closed:
                 raise HubClosed
-            self._waiters.setdefault(place, []).append(waiter)
+            for place, waiter in waiters:
+                self._waiters.setdefault(place, []).append(waiter)
+                rung = self._rung.get(place)
+                if rung is not None and rung[0] > waiter.beyond and time.monotonic() - rung[1] < _RUNG_S:
+                    waiter.tell(rung[0])
             if self._thread is None:
                 self._is_listening.clear()
                 self._thread = threading.Thread(target=self._run, name="shoal-watch", daemon=True)
                 self._thread.start()
-        # What was appended before we listened gave no hint, so look once after.
-        self._is_listening.wait(min(patience_s, _LISTEN_S))
-        if self._has_moved(place, waiter.beyond):
-            waiter.wake()
 
     def exit(self, place: Place, waiter: Waiter) -> None:
         """The end of it. A waiter that is not there any more is no error: a fork forgets them all."""
@@ -98,10 +129,13 @@ class Watch:
 
     def ring(self, places: Sequence[tuple[Place, int]]) -> None:
         """See ChangeSignal."""
-        if not self._waiters:
-            return
         with self._lock:
+            if len(self._rung) > _RUNG_MAX:
+                self._rung.clear()
+            now_s = time.monotonic()
             for place, number in places:
+                if isinstance(place, ShardEnd):
+                    self._rung[place] = number, now_s
                 for waiter in self._waiters.get(place, ()):
                     if number > waiter.beyond:
                         waiter.tell(number)
@@ -114,9 +148,6 @@ class Watch:
         self._wake_all()
         if thread is not None and thread is not threading.current_thread():
             thread.join(_LISTEN_S)
-
-    def _has_moved(self, place: Place, beyond: int) -> bool:
-        return has_moved(self._places_now([place]).get(place), beyond)
 
     def _run(self) -> None:
         hints = self._database.dialect.hints(self._database.engine)
@@ -142,8 +173,14 @@ class Watch:
                 # After the hint, not before: who came while we listened has looked already and will not
                 # look again, and the hint that we have just heard may be the only one for them.
                 places = list(self._waiters)
-            if heard and places and self._wake_moved(places):
-                hints.found()
+            if heard and places:
+                began = time.monotonic()
+                if self._wake_moved(places):
+                    hints.found()
+                elif len(places) > _MANY:
+                    # Most hints are of our own commits, whose waiters were rung: who follows hundreds of
+                    # places must not look at all of them for each.
+                    time.sleep(min(_REST_S_MAX, _REST * (time.monotonic() - began)))
         except HubClosed:
             self._wake_all()
             time.sleep(_BROKEN_S)
@@ -152,13 +189,17 @@ class Watch:
                 type(error).__name__, "watching %s: %s", self._database.dialect.description, error
             )
             hints.close()
+            self._marks = {}
             self._wake_all()
             time.sleep(_BROKEN_S)
 
     def _wake_moved(self, places: list[Place]) -> bool:
         try:
+            if len(places) > _MANY and self._is_as_it_was(places):
+                return False
             ends = self._places_now(places)
         except StoreError:
+            self._marks = {}
             self._wake_all()
             raise
         any_news = False
@@ -170,6 +211,14 @@ class Watch:
                         any_news |= waiter.tell(end[0] if end is not None and end[1] else None)
         return any_news
 
+    def _is_as_it_was(self, places: list[Place]) -> bool:
+        """Whether nothing moved since the last look. Places that have come since were looked at by those who
+        wait there. The marks are read before the look that they stand for: what moves between the two is
+        looked at once more."""
+        now = self._marks_now(places) or {}
+        before, self._marks = self._marks, now
+        return bool(now) and all(before.get(key) == mark for key, mark in now.items())
+
     def _wake_all(self) -> None:
         with self._lock:
             for waiters in self._waiters.values():
@@ -178,19 +227,21 @@ class Watch:
 
 
 class Waiter:
-    """Someone who waits at a place. Writer of `told`: whoever rings, under the watch's lock."""
+    """Someone who waits at a place. Writer of `told` and `is_over`: whoever rings, under the watch's lock."""
 
-    __slots__ = ("beyond", "told", "wake")
+    __slots__ = ("beyond", "is_over", "told", "wake")
 
     def __init__(self, beyond: int, wake: Callable[[], None]) -> None:
         self.beyond = beyond
         self.told = beyond
+        self.is_over = False
         self.wake = wake
 
     def tell(self, number: int | None) -> bool:
         """The place has come to `number`; None: it is over. The same is told once; whether it was news."""
         if number is not None and number <= self.told:
             return False
+        self.is_over = number is None
         self.told = self.told if number is None else number
         self.wake()
         return True
@@ -206,9 +257,31 @@ class Following:
 
     def add(self, place: Place, beyond: int) -> None:
         """See ports.Following."""
-        self.drop(place)
-        waiter = self._waiters[place] = Waiter(beyond, partial(self._moved, place))
-        self._watch.enter(place, waiter)
+        self.add_all([(place, beyond)])
+
+    def add_all(self, places: Sequence[tuple[Place, int]]) -> None:
+        """See ports.Following."""
+        self._watch.enter(self._added(places))
+
+    def expect(self, places: Sequence[tuple[Place, int]]) -> None:
+        """See ports.Following."""
+        self._watch.register(self._added(places))
+
+    def _added(self, places: Sequence[tuple[Place, int]]) -> list[tuple[Place, Waiter]]:
+        waiters = []
+        for place, beyond in places:
+            self.drop(place)
+            waiter = self._waiters[place] = Waiter(beyond, partial(self._moved, place))
+            waiters.append((place, waiter))
+        return waiters
+
+    def heard(self) -> dict[Place, int]:
+        """See ports.HeardFollowing."""
+        return {
+            place: one.told
+            for place, one in self._waiters.items()
+            if one.told > one.beyond and not one.is_over
+        }
 
     def move(self, place: Place, beyond: int) -> bool:
         """See ports.Following."""

@@ -64,6 +64,7 @@ class SQLite(Dialect):
         if url.host:
             raise InvalidUrl("url", str(url), "a file has no host; write three slashes: sqlite:///file.db")
         self.path = Path(name).expanduser().resolve()
+        self._is_made = False
 
     glances_freely = True
 
@@ -86,8 +87,18 @@ class SQLite(Dialect):
             pool_reset_on_return=None,
             connect_args={"check_same_thread": False, "isolation_level": None, "timeout": 5.0},
         )
+        event.listen(engine, "do_connect", self._connect)
         event.listen(engine, "connect", configure)
         return engine
+
+    def _connect(self, _dialect: Any, _record: Any, _arguments: Any, settings: Any) -> sqlite3.Connection:
+        """The first makes the file, if need be. A file that is gone later on is not made again, empty."""
+        mode = "rw" if self._is_made else "rwc"
+        opened: sqlite3.Connection = sqlite3.connect(
+            f"{self.path.as_uri()}?mode={mode}", uri=True, **settings
+        )
+        self._is_made = True
+        return opened
 
     def inspect(self) -> None:
         """Look at the file before anything is written: is it ours, local, writable?"""

@@ -1,0 +1,44 @@
+"""The socket of delayed records: what waits, and how it gets into the log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayedRow:
+    """Records that are due together, as they are kept."""
+
+    due_ms: int
+    place: int | None
+    records: int
+    raw_bytes: int
+    layout: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DueRow:
+    """The same, found when it is due."""
+
+    id: int
+    stream_id: int
+    place: int | None
+    layout: int
+    payload: bytes
+
+
+class DelayStore(Protocol):
+    """Keeps what is to come later. It comes in with appends."""
+
+    def next_due(self) -> int | None:
+        """When the next one is due, by the wall clock; None if nothing waits."""
+
+    def due(self, now_ms: int, *, rows: int, size: int) -> Sequence[DueRow]:
+        """The first that are due of one stream: so many rows or bytes, before they were compressed,
+        and at least one."""
+
+    def count_delayed(self, stream_id: int) -> int:
+        """How many records wait for a stream."""
