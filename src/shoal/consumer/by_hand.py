@@ -19,7 +19,7 @@ from shoal.core.group import Delivery, check_delivery
 from shoal.core.holding import Lease
 from shoal.core.model import ShardId, StreamName
 from shoal.core.positions import Start, StartKind
-from shoal.ports import Fence, HubService
+from shoal.ports import Fence, GroupSaves, HubService
 
 _FOREVER_MS: Final = 1 << 60
 _EPOCHS: Final = itertools.count(1)
@@ -75,6 +75,13 @@ class ByHand:
         """See Membership. Refused if others are in the group, who would be moved about by it."""
         del epochs
         self._commit(whole_positions(positions))
+
+    def saves(self, positions: Mapping[int, int], *, epochs: Mapping[int, int] | None = None) -> GroupSaves:
+        """See Membership. What is read by hand is nobody's: there is no epoch to save it under."""
+        del positions, epochs
+        raise InvalidInput(
+            "group", self.group, "a transaction takes checkpoints of a member; subscribe, do not assign"
+        )
 
     def release(
         self, checkpoints: Mapping[int, int | None], *, epochs: Mapping[int, int] | None = None

@@ -8,11 +8,17 @@ LeaseLost (the shard is another's by now), CheckpointMisuse (the call makes no s
 from __future__ import annotations
 
 import os
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol, TypeAlias
 
 from shoal.core.checking import is_whole
 from shoal.core.errors import CheckpointMisuse
+from shoal.ports import GroupSaves
 from shoal.wire.delivered import Delivered
+
+Commit: TypeAlias = Callable[[Sequence[GroupSaves]], None]
+"""Saves checkpoints together with something else, or raises."""
 
 
 class Notebook(Protocol):
@@ -23,6 +29,9 @@ class Notebook(Protocol):
 
     def persist(self) -> None:
         """See that the hub has the checkpoint before this returns."""
+
+    def commit(self, offset: int | None, commit: Commit) -> None:
+        """Have the checkpoint saved by `commit`, as if this were declared; if it does, it is."""
 
     def declared(self) -> int:
         """How far it is done."""
@@ -55,6 +64,14 @@ class Checkpointer:
         if persist:
             self._notebook.persist()
         return done
+
+    def pledge(self, offset: int | None = None) -> Callable[[Commit], None]:
+        """For a producer's transaction: what `save` would declare done now, to be saved with its records."""
+        self._check(True, offset)
+        batch = self._batch
+        if offset is None and batch is not None:
+            offset = batch.declared
+        return partial(self._notebook.commit, offset)
 
     def position(self) -> int:
         """The next offset wanted, as declared so far. Return it from `process` to get the rest again."""

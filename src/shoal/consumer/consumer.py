@@ -7,7 +7,7 @@ comes back.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -15,6 +15,7 @@ from re import Pattern
 from types import TracebackType
 from typing import Any, Self
 
+from shoal.consumer.checkpointer import Commit
 from shoal.consumer.consumer_options import ConsumerOptions
 from shoal.consumer.desk import Desk
 from shoal.consumer.joining import HubCalls
@@ -145,6 +146,11 @@ class Consumer:
         it raises NotOwner, and nothing is committed. A checkpoint leads forward: an offset below it is done.
         """
         return self._do(self._offsets.commit(offsets))
+
+    def pledge(self, offset: Mapping[Any, int] | None = None) -> Callable[[Commit], None]:
+        """For a producer's transaction: what `commit` would declare done now, to be saved with its records:
+        `transaction.checkpoint(consumer)`."""
+        return self._offsets.pledge(offset)
 
     def commit_async(
         self, offsets: Mapping[Any, int] | None = None, callback: Committed | None = None

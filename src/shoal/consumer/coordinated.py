@@ -43,7 +43,7 @@ from shoal.core.holding import (
 )
 from shoal.core.model import ShardId, StreamName
 from shoal.forks import renew_in_child
-from shoal.ports import Fence, HubService, Newcomer
+from shoal.ports import Fence, GroupSaves, HubService, Newcomer
 
 _log: Final = logging.getLogger("shoal.consumer")
 
@@ -127,11 +127,15 @@ class CoordinatedMembership(Member):
 
     def checkpoint(self, positions: Mapping[int, int], *, epochs: Mapping[int, int] | None = None) -> None:
         """Save checkpoints, shard to offset: all of them, or none and an error."""
+        self._groups.save(self.stream, self._group_id, self.saves(positions, epochs=epochs).saves)
+
+    def saves(self, positions: Mapping[int, int], *, epochs: Mapping[int, int] | None = None) -> GroupSaves:
+        """See Membership."""
         saves = [
             Save(shard=ShardId(shard), epoch=self._lease(shard, epochs).epoch, offset=offset)
             for shard, offset in whole_positions(positions).items()
         ]
-        self._groups.save(self.stream, self._group_id, saves)
+        return GroupSaves(stream=self.stream, group_id=self._group_id, saves=saves)
 
     def release(
         self, checkpoints: Mapping[int, int | None], *, epochs: Mapping[int, int] | None = None

@@ -9,10 +9,10 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Protocol
 
-from shoal.consumer.checkpointer import Notebook
+from shoal.consumer.checkpointer import Commit, Notebook
 from shoal.consumer.membership import Membership, boot_ms
 from shoal.consumer.processor import Factory
 from shoal.consumer.statistics import WorkerStats
@@ -20,6 +20,7 @@ from shoal.consumer.user_code import LOOK_NS, Came, Code, Ended, UserCode, clock
 from shoal.core.delivery import Tenure
 from shoal.core.errors import Fenced, LeaseLost, NotOwner
 from shoal.core.tasks import Process, Task
+from shoal.ports import GroupSaves
 from shoal.wire.batch import Batch
 
 
@@ -165,6 +166,45 @@ class Held:
                 self._stats.fenced += 1
             raise
 
+    def commit(self, lane: int, offset: int | None, commit: Commit) -> None:
+        """See Notebook."""
+        self.commit_together([(self, lane, offset)], commit)
+
+    @staticmethod
+    def commit_together(several: Sequence[tuple[Held, int, int | None]], commit: Commit) -> None:
+        """What is to be declared done, of each a lane and an offset, saved by one commit; or nothing is."""
+        ordered = sorted(several, key=lambda one: one[0].tenure.shard)
+        with ExitStack() as saving:
+            for held, _, _ in ordered:
+                saving.enter_context(held._saving())
+            wanted = [(held, held._would_save(lane, offset)) for held, lane, offset in ordered]
+            try:
+                commit([held._saves(checkpoint) for held, checkpoint in wanted if checkpoint is not None])
+            except (NotOwner, Fenced) as error:
+                lost = next((held for held, _ in wanted if held.tenure.shard == error.shard), wanted[0][0])
+                raise LeaseLost(shard=lost.tenure.shard, epoch=lost.tenure.epoch) from error
+            for (held, lane, offset), (_, checkpoint) in zip(ordered, wanted, strict=True):
+                held._committed(lane, offset, checkpoint)
+
+    def _would_save(self, lane: int, offset: int | None) -> int | None:
+        with self._lock:
+            checkpoint = self.tenure.would_save(lane, offset)
+        if not self.is_mine:
+            raise LeaseLost(shard=self.tenure.shard, epoch=self.tenure.epoch)
+        return checkpoint
+
+    def _saves(self, checkpoint: int) -> GroupSaves:
+        shard = self.tenure.shard
+        return self._member.saves({shard: checkpoint}, epochs={shard: self.tenure.epoch})
+
+    def _committed(self, lane: int, offset: int | None, checkpoint: int | None) -> None:
+        with self._lock:
+            # It was ours when it was committed, whatever became of the shard since.
+            with suppress(LeaseLost):
+                self.tenure.save(lane, offset)
+            if checkpoint is not None:
+                self.tenure.saved(checkpoint)
+
     @contextmanager
     def _saving(self) -> Iterator[None]:
         with self._lock:
@@ -256,6 +296,9 @@ class _Lane:
 
     def persist(self) -> None:
         self._held.persist()
+
+    def commit(self, offset: int | None, commit: Commit) -> None:
+        self._held.commit(self._lane, offset, commit)
 
     def declared(self) -> int:
         return self._held.declared(self._lane)

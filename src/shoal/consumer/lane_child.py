@@ -24,6 +24,7 @@ from multiprocessing.connection import Connection
 from typing import Final
 
 from shoal.consumer import lane_booting
+from shoal.consumer.checkpointer import Commit
 from shoal.consumer.lane_marks import Marks
 from shoal.consumer.lane_messages import (
     Answer,
@@ -42,7 +43,7 @@ from shoal.consumer.lane_messages import (
 from shoal.consumer.processor import Factory, Processor
 from shoal.consumer.threads import Threads
 from shoal.consumer.user_code import LOOK_NS, Came, Deliver, UserCode, clock_ns
-from shoal.core.errors import LeaseLost
+from shoal.core.errors import CheckpointMisuse, LeaseLost
 from shoal.core.tasks import Initialize, Piece, Process, ProcessNothing, ShutDown
 from shoal.wire.batch import Batch
 from shoal.wire.crossing import unpack
@@ -205,6 +206,12 @@ class _Notes:
 
     def persist(self) -> None:
         self._child.ask(self._call, self._lane, Wish.PERSIST)
+
+    def commit(self, offset: int | None, commit: Commit) -> None:
+        del offset, commit
+        raise CheckpointMisuse(
+            "lanes", "processes", "a transaction takes a checkpoint in the worker's own process only"
+        )
 
     def declared(self) -> int:
         return self._child.ask(self._call, self._lane, Wish.DECLARED)

@@ -22,6 +22,7 @@ from shoal.core.checkpoint import last_positions, whole_positions
 from shoal.core.errors import (
     CheckpointBackwards,
     HubClosed,
+    InvalidInput,
     NameTaken,
     NotFound,
     OffsetOutOfRange,
@@ -42,7 +43,7 @@ from shoal.core.model import Shard, ShardId, StreamName
 from shoal.core.taking import View
 from shoal.forks import renew_in_child
 from shoal.lease_port import Tried
-from shoal.ports import Fence, HubService
+from shoal.ports import Fence, GroupSaves, HubService
 
 _log: Final = logging.getLogger("shoal.consumer.leased")
 
@@ -145,6 +146,13 @@ class LeasedMembership(Member):
                 for number, offset in given.items()
             ]
         self._carry_out(consumer, changes, shards, together=True)
+
+    def saves(self, positions: Mapping[int, int], *, epochs: Mapping[int, int] | None = None) -> GroupSaves:
+        """See Membership. They are in a table of their own, which may be elsewhere."""
+        del positions, epochs
+        raise InvalidInput(
+            "group", self.group, "a transaction takes checkpoints of coordinated groups; this one is leased"
+        )
 
     def release(
         self, checkpoints: Mapping[int, int | None], *, epochs: Mapping[int, int] | None = None

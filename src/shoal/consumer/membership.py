@@ -10,7 +10,7 @@ from typing import Final, Protocol, Self, TypeVar
 from shoal.core.errors import ShoalError
 from shoal.core.holding import Answered, Lease
 from shoal.core.model import ShardId, StreamName
-from shoal.ports import Fence
+from shoal.ports import Fence, GroupSaves
 
 Answer = TypeVar("Answer")
 Listener = Callable[[Answered], None]
@@ -57,6 +57,9 @@ class Membership(Protocol):
 
         `epochs`: by shard, those under which they were made. Held under another by now, it is not owned.
         """
+
+    def saves(self, positions: Mapping[int, int], *, epochs: Mapping[int, int] | None = None) -> GroupSaves:
+        """The same checkpoints, for a producer's transaction to save."""
 
     def release(
         self, checkpoints: Mapping[int, int | None], *, epochs: Mapping[int, int] | None = None

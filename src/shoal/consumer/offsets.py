@@ -11,6 +11,8 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
+from shoal.consumer.checkpointer import Commit
+from shoal.consumer.held import Held
 from shoal.consumer.polling import Committed, Polling
 from shoal.consumer.steps import Errand, Steps
 from shoal.consumer.threads import Threads
@@ -43,6 +45,12 @@ class Offsets:
         yield Errand(partial(self._persist, places))
         return places
 
+    def pledge(self, offsets: Mapping[object, int] | None) -> Callable[[Commit], None]:
+        """The same, for a producer's transaction to save."""
+        places = self._places(offsets)
+        several = [(self._polling.held(place), 0, offset) for place, offset in places.items()]
+        return partial(Held.commit_together, several)
+
     def commit_later(self, offsets: Mapping[object, int] | None, callback: Committed | None) -> Places:
         """Declare done; the hub gets it in the background, and `callback` is called by a later poll."""
         if callback is not None and not callable(callback):
@@ -60,6 +68,13 @@ class Offsets:
 
     def _declare(self, offsets: Mapping[object, int] | None) -> Places:
         """All that polls returned, or what is given: all of it, or none and an error."""
+        places = self._places(offsets)
+        for place, offset in places.items():
+            self._polling.held(place).declare(0, offset)
+        return places
+
+    def _places(self, offsets: Mapping[object, int] | None) -> Places:
+        """What is to be declared done, if that makes sense of all of it."""
         polling = self._polling
         polling.check_open()
         if polling.group is None:
@@ -73,8 +88,6 @@ class Offsets:
         held = {place: polling.held(place) for place in places}  # Before anything is declared.
         for place, offset in places.items():
             held[place].check(offset)
-        for place, offset in places.items():
-            held[place].declare(0, offset)
         return places
 
     def _persist(self, places: Places) -> None:

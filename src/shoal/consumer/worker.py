@@ -9,12 +9,11 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Final, Self
 
 from shoal.consumer.aside import Aside, retry_due_ms
@@ -37,6 +36,7 @@ from shoal.core.model import ShardId, StreamName
 from shoal.core.names import checked_name, stream_name
 from shoal.core.retry import FailureRules, Policy
 from shoal.ports import HubService
+from shoal.stopping import heeding_signals
 
 _log: Final = logging.getLogger("shoal.worker")
 
@@ -221,7 +221,12 @@ class Worker:
     def run(self) -> None:
         """Work until SIGTERM, Ctrl-C or `stop()`, or until all is drained; then hand everything over."""
         asked = threading.Event()
-        with _signals(asked):
+
+        def ask(number: signal.Signals) -> None:
+            _log.info("%s: stopping", number.name)
+            asked.set()
+
+        with heeding_signals(ask):
             self.start()
             while not asked.wait(_POLL_S) and self.is_running:
                 pass
@@ -333,26 +338,6 @@ def _checked_executor(executor: Executor | None) -> Executor | None:
     if isinstance(executor, ProcessPoolExecutor):
         raise InvalidInput("executor", executor, "its work must run in this process; see lanes='processes'")
     return executor
-
-
-@contextmanager
-def _signals(asked: threading.Event) -> Iterator[None]:
-    """SIGTERM and SIGINT ask for a stop while this lasts; only the main thread can have them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def ask(number: int, _: FrameType | None) -> None:
-        _log.info("%s: stopping", signal.Signals(number).name)
-        asked.set()
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            # None: it was not set from Python, and cannot be set again from here.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 _POLL_S: Final = 0.1

@@ -43,11 +43,11 @@ def choice(field: str, value: str, kinds: type[_Kind]) -> _Kind:
         raise InvalidInput(field, value, f"one of {', '.join(kind.value for kind in kinds)}") from error
 
 
-def retention_ms(value: timedelta | float | None) -> int | None:
+def retention_ms(value: timedelta | float | None, field: str = "retention") -> int | None:
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if value is None:
         return None
     if not is_number(value) or not 0 < value <= RETENTION_MAX / 1000:
-        raise InvalidInput("retention", value, "seconds, or a timedelta, more than 0; None keeps for ever")
+        raise InvalidInput(field, value, "seconds, or a timedelta, more than 0; None keeps for ever")
     return max(1, int(value * 1000))

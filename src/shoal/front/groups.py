@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from shoal.consumer import CoordinatedMembership, LeasedMembership, Listener, Membership
 from shoal.core.checking import as_whole, is_whole
@@ -22,6 +21,7 @@ from shoal.core.group import (
     GroupSettings,
     Note,
     attempts_max,
+    checked_lease_table,
     handover_timeout_ms,
     interval_ms,
     timeout_ms,
@@ -279,9 +279,4 @@ def _lease_table(name: str | None, coordination: str) -> str | None:
         return None
     if coordination != Coordination.LEASED:
         raise InvalidInput("lease_table", name, "only a leased group has a table; coordination='leased'")
-    if not _TABLE.fullmatch(str(name)):
-        raise InvalidInput("lease_table", name, "a table's name: a letter, then up to 39 of a-z 0-9 _")
-    return name
-
-
-_TABLE: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
+    return checked_lease_table(name)

@@ -8,8 +8,9 @@ from shoal.core.checking import is_instance_of, is_whole
 from shoal.core.errors import InvalidInput
 from shoal.core.hot import HotKey, hottest
 from shoal.core.lineage import find_shard
-from shoal.core.model import Scaling
+from shoal.core.model import Scaling, SendStrategy
 from shoal.core.names import stream_name
+from shoal.core.sending import checked_strategy
 from shoal.hub.sampling import SAMPLE, newest_keys
 from shoal.ports import HubService
 
@@ -40,6 +41,20 @@ class ScalingCalls:
     def scaling(self, stream: str) -> Scaling | None:
         """When a stream splits and merges by itself; None is never."""
         return self._service.scaling(stream_name(stream))
+
+    def set_strategy(self, stream: str, strategy: str | None) -> SendStrategy | None:
+        """What producers of a stream make of a failed attempt, unless one is told otherwise.
+
+        `strict`: a record keeps its shard and its place, however long that takes. `best_tried`: it may go to
+        another shard. None: records with a key are strict, those without are best tried.
+        """
+        found = checked_strategy(strategy)
+        self._service.set_strategy(stream_name(stream), found)
+        return found
+
+    def strategy(self, stream: str) -> SendStrategy | None:
+        """What was set so."""
+        return self._service.strategy(stream_name(stream))
 
     def hot_keys(
         self, stream: str, shard: int | None = None, *, most: int = 10, sample: int = SAMPLE

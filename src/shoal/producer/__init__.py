@@ -4,5 +4,6 @@ from shoal.producer.async_producer import AsyncProducer
 from shoal.producer.futures import BatchFuture, SendFuture
 from shoal.producer.options import ProducerOptions
 from shoal.producer.producer import Producer
+from shoal.producer.statistics import ProducerStats
 
-__all__ = ["AsyncProducer", "BatchFuture", "Producer", "ProducerOptions", "SendFuture"]
+__all__ = ["AsyncProducer", "BatchFuture", "Producer", "ProducerOptions", "ProducerStats", "SendFuture"]

@@ -50,13 +50,24 @@ class AsyncProducer:
         timestamp: int | datetime | None = None,
         headers: Mapping[str, bytes | str] | None = None,
         hash_key: int | str | None = None,
+        number: int | None = None,
+        deliver_at: int | datetime | None = None,
     ) -> asyncio.Future[Position]:
         """Put one record on its way; await what it returns to know that it is durable, and where.
 
         It waits only while the buffer is full. Records of a key stay in the order of these calls.
         """
         producer = self._producer
-        send = partial(producer.send, value, key, timestamp=timestamp, headers=headers, hash_key=hash_key)
+        send = partial(
+            producer.send,
+            value,
+            key,
+            timestamp=timestamp,
+            headers=headers,
+            hash_key=hash_key,
+            number=number,
+            deliver_at=deliver_at,
+        )
         sent = send() if producer.has_room else await _in_thread(send)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Position] = loop.create_future()

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from shoal.core.delaying import NOWHERE
 from shoal.core.errors import ShoalError
 from shoal.core.model import Appended, Position
 from shoal.producer.pending import PendingColumns, PendingRecords
@@ -33,7 +34,26 @@ class SendFuture:
         if batch.error is not None:
             raise batch.error
         assert batch.appended is not None
-        return Position(batch.appended.shard, batch.appended.first_offset + index)
+        first = batch.appended.first_offset
+        return Position(batch.appended.shard, NOWHERE if first == NOWHERE else first + index)
+
+    @property
+    def is_repeat(self) -> bool:
+        """Whether an earlier life of the producer has stored this number; its offset is then -1."""
+        appended = self._batch.appended
+        if appended is None or appended.first_offset != NOWHERE:
+            return False
+        return not (self.is_delayed or self._batch.is_aside)
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether it could not be sent, and is in the outbox: its offset is -1."""
+        return self._current()[0].is_aside
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether it is to come later: it is durable then, and its shard and offset are -1."""
+        return self._batch.delays is not None
 
     def exception(self, timeout: float | None = None) -> ShoalError | None:
         """The error it failed with, or None if it was stored."""

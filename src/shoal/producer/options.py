@@ -7,7 +7,10 @@ from dataclasses import dataclass, fields
 
 from shoal.core.checking import is_number, is_whole
 from shoal.core.errors import InvalidInput
-from shoal.core.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, DURATION_S_MAX
+from shoal.core.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, CALLS_MAX, DURATION_S_MAX
+from shoal.core.model import SendStrategy
+from shoal.core.sending import checked_strategy
+from shoal.producer.setting_aside import Fallback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +29,10 @@ class ProducerOptions:
     """How long `send` blocks before it raises BufferFull."""
     delivery_timeout_s: float = 120.0
     """How long a batch is tried, counted from its first attempt, before its futures fail."""
+    max_attempts: int = 100
+    """`best_tried`: after so many a batch goes to the outbox, or fails. The delivery timeout holds, too."""
+    calls_max: int = 2
+    """Calls of the hub that are on their way at once. Batches are numbered, so order does not suffer."""
     retry_first_s: float = 0.02
     """The wait after a first failure; it doubles from try to try."""
     retry_most_s: float = 1.0
@@ -35,13 +42,24 @@ class ProducerOptions:
     refresh_s: float = 5.0
     """How old the map of shards may get while records are sent: a newer one is then asked for, so that a
     split or merge is mostly known before a batch is refused for it."""
+    strategy: SendStrategy | str | None = None
+    """`strict`: a record keeps its shard and its place in line, however long that takes. `best_tried`: it may
+    go to another shard after a failed attempt. None: as the stream says; and if that says nothing, records
+    with a key are strict, others best tried."""
+    outbox: Fallback | None = None
+    """Where `best_tried` puts what it could not send: an OutboxFallback."""
     partitioner: Callable[[bytes], int | str] | None = None
     """Places a key on the ring instead of the stream's hash: an int from 0 to 2**128-1, or hexadecimal
     digits. One key must always get one place: that is what keeps it in order."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "strategy", checked_strategy(self.strategy))
+        if self.outbox is not None and not hasattr(self.outbox, "put"):
+            raise InvalidInput("outbox", self.outbox, "a shoal.OutboxFallback")
         for field in fields(self):
             value = getattr(self, field.name)
+            if field.name in {"strategy", "outbox"}:
+                continue
             if field.name == "partitioner":
                 if value is not None and not callable(value):
                     raise InvalidInput(field.name, value, "a function of a key that returns its hash key")
@@ -50,7 +68,11 @@ class ProducerOptions:
                     raise InvalidInput(field.name, value, f"seconds from 0 to {DURATION_S_MAX:g}")
             elif not is_whole(value) or value < 1:
                 raise InvalidInput(field.name, value, "a whole number from 1 on")
-        for name, most in (("batch_bytes", BATCH_BYTES_MAX // 2), ("batch_records", BATCH_RECORDS_MAX)):
+        for name, most in (
+            ("batch_bytes", BATCH_BYTES_MAX // 2),
+            ("batch_records", BATCH_RECORDS_MAX),
+            ("calls_max", CALLS_MAX),
+        ):
             if getattr(self, name) > most:
                 raise InvalidInput(name, getattr(self, name), f"at most {most}")
         if self.buffer_bytes_max < self.batch_bytes:

@@ -11,8 +11,10 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
+from shoal.core.delaying import NOWHERE, Delay
 from shoal.core.errors import ShoalError
 from shoal.core.model import Appended, ShardId
+from shoal.core.sending import Parcel
 
 Places: TypeAlias = Sequence[int | None]
 """Where rows lie on the ring, one for each; None is anywhere."""
@@ -20,17 +22,18 @@ RECORD_OVERHEAD: Final = 64
 """What a waiting record costs beside its bytes, about."""
 
 
-class Settling:
+class Settling(Parcel):
     """What all pending batches share: the outcome.
 
     Writer: the sender, once, before `settled` is set. Readers: whoever holds a future.
     """
 
-    __slots__ = ("appended", "callbacks", "error", "is_seen", "settled", "shard", "size")
+    __slots__ = ("appended", "callbacks", "error", "is_aside", "is_seen", "settled")
 
-    def __init__(self, shard: ShardId) -> None:
-        self.shard = shard
-        self.size = 0
+    def __init__(self, shard: ShardId, *, is_strict: bool, due_s: float) -> None:
+        super().__init__(shard, is_strict=is_strict, due_s=due_s)
+        self.is_aside = False
+        """It is in the outbox, and comes from there."""
         self.settled = threading.Event()
         self.appended: Appended | None = None
         self.error: ShoalError | None = None
@@ -42,11 +45,20 @@ class Settling:
 class PendingRecords(Settling):
     """Records that came through `send`. Writer until it is taken: senders, under the producer's lock."""
 
-    __slots__ = ("born_s", "headers", "is_sealed", "keys", "moved", "places", "timestamps", "values")
+    __slots__ = (
+        "delays",
+        "headers",
+        "is_sealed",
+        "keys",
+        "moved",
+        "numbers",
+        "places",
+        "timestamps",
+        "values",
+    )
 
-    def __init__(self, shard: ShardId, born_s: float) -> None:
-        super().__init__(shard)
-        self.born_s = born_s
+    def __init__(self, shard: ShardId, due_s: float, *, is_strict: bool = True) -> None:
+        super().__init__(shard, is_strict=is_strict, due_s=due_s)
         self.is_sealed = False
         self.values: list[Any] = []
         self.keys: list[bytes | None] = []
@@ -54,10 +66,18 @@ class PendingRecords(Settling):
         self.headers: list[Mapping[str, bytes] | None] | None = None
         self.places: dict[int, int] | None = None
         """Explicit hash keys by index: needed again if the shard is closed."""
+        self.delays: list[Delay] | None = None
+        """For each record when it is to come, if all of them are to come later."""
+        self.numbers: dict[int, int] | None = None
+        """The sender's own numbers by index: they rise."""
         self.moved: list[tuple[PendingRecords, int]] | None = None
 
     def __len__(self) -> int:
         return len(self.values)
+
+    @property
+    def is_numbered(self) -> bool:
+        return bool(self.numbers)
 
     def add(  # noqa: PLR0917 - the hot path: keywords cost more than they tell
         self,
@@ -67,6 +87,8 @@ class PendingRecords(Settling):
         headers: Mapping[str, bytes] | None,
         place: int | None,
         size: int,
+        number: int | None = None,
+        delay: Delay | None = None,
     ) -> int:
         """Add one record and return its index."""
         index = len(self.values)
@@ -80,6 +102,12 @@ class PendingRecords(Settling):
         if place is not None:
             self.places = self.places or {}
             self.places[index] = place
+        if delay is not None:
+            self.delays = self.delays or []
+            self.delays.append(delay)
+        if number is not None:
+            self.numbers = self.numbers or {}
+            self.numbers[index] = number
         self.size += size
         return index
 
@@ -89,8 +117,15 @@ class PendingColumns(Settling):
 
     __slots__ = ("batch", "parts", "places")
 
-    def __init__(self, shard: ShardId, batch: pa.RecordBatch, places: Places | None = None) -> None:
-        super().__init__(shard)
+    def __init__(
+        self,
+        shard: ShardId,
+        batch: pa.RecordBatch,
+        places: Places | None = None,
+        *,
+        is_strict: bool = True,
+    ) -> None:
+        super().__init__(shard, is_strict=is_strict, due_s=0.0)
         self.batch = batch
         self.places = places
         """Where each row lies, if the user says so: needed again if the shard is closed."""
@@ -104,6 +139,26 @@ class PendingColumns(Settling):
 
 
 Pending = PendingRecords | PendingColumns
+
+
+def number_of(batch: Pending) -> int | None:
+    """The highest of the sender's own numbers in a batch."""
+    if isinstance(batch, PendingColumns) or not batch.numbers:
+        return None
+    return max(batch.numbers.values())
+
+
+def delays_of(batch: Pending) -> Sequence[Delay] | None:
+    """When its records are to come, if that is later."""
+    return batch.delays if isinstance(batch, PendingRecords) else None
+
+
+def stored_before(shard: ShardId) -> PendingRecords:
+    """What a future of a record has that an earlier life has stored; where, nobody remembers."""
+    batch = PendingRecords(shard, 0.0)
+    batch.appended = Appended(shard, NOWHERE, NOWHERE)
+    batch.settled.set()
+    return batch
 
 
 def unsettled(batches: list[Pending]) -> list[Pending]:

@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from time import time_ns
@@ -22,19 +22,34 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from shoal.core.errors import BufferFull, EmptyBatch, ProducerClosed, ShoalError, WrongThread
+from shoal.core.appending import UNNAMED, check_number
+from shoal.core.delaying import DELAYED, Delay
+from shoal.core.errors import (
+    BufferFull,
+    EmptyBatch,
+    InvalidInput,
+    ProducerClosed,
+    ProducerFenced,
+    ShoalError,
+    WrongThread,
+)
 from shoal.core.limits import RECORD_BYTES_MAX
-from shoal.core.model import StreamInfo
+from shoal.core.model import Appended, ShardId, StreamInfo
+from shoal.core.names import checked_producer
+from shoal.core.numbering import Stored, place_of_number
 from shoal.core.ring import LOGICAL_PARTITIONS, PARTITION_SIZE, checked_hash, key_bytes, placer
 from shoal.core.routing import ShardMap
+from shoal.core.sending import checked_strategy, is_strict
 from shoal.forks import renew_in_child
-from shoal.ports import HubService
+from shoal.ports import GroupSaves, HubService
+from shoal.producer.committing import Committing
 from shoal.producer.futures import BatchFuture, SendFuture
 from shoal.producer.options import ProducerOptions
-from shoal.producer.pending import RECORD_OVERHEAD, PendingColumns, Places, unsettled
+from shoal.producer.pending import RECORD_OVERHEAD, PendingColumns, Places, stored_before, unsettled
 from shoal.producer.queues import Queues
-from shoal.producer.sender import Sender
+from shoal.producer.sender import Life, Sender
 from shoal.producer.statistics import ProducerStats
+from shoal.producer.transaction import StreamPart, Transaction
 from shoal.wire.fitting import (
     check_headers,
     check_row_sizes,
@@ -53,9 +68,24 @@ class Producer:
     """Sends records to one stream. Safe to use from many threads; closed by `with` or `close()`."""
 
     def __init__(
-        self, service: HubService, stream: StreamInfo, options: ProducerOptions | None = None
+        self,
+        service: HubService,
+        stream: StreamInfo,
+        options: ProducerOptions | None = None,
+        *,
+        name: str | None = None,
     ) -> None:
+        """A producer with a name fences whoever had it before, and knows what that one has stored."""
         self.options = options or ProducerOptions()
+        self.name = name
+        opening = None
+        if name is not None:
+            opening = service.open_producer(stream, checked_producer(name))
+            stream = service.refresh_stream(stream)  # After it: all shards that may hold a number are in it.
+        self._stored = Stored.of(stream.shards, opening.numbers) if opening is not None else Stored()
+        self._delayed = -1 if opening is None else opening.numbers.get(DELAYED, -1)
+        """The highest number of what was to come later: that is sent in order, too."""
+        self._number = -1
         self.stream = str(stream.full_name)
         self._is_inherited = False
         self._layout = Layout(stream.settings.schema)
@@ -64,16 +94,23 @@ class Producer:
         self._partitioner = self.options.partitioner
         self._limit = self.options.buffer_bytes_max
         self._batch_bytes, self._batch_records = self.options.batch_bytes, self.options.batch_records
-        self._queues = Queues(ShardMap.of(stream), stream.settings.hash, self.options)
+        own = checked_strategy(self.options.strategy)
+        self._strategy = service.strategy(stream.full_name) if own is None else own
+        self._queues = Queues(ShardMap.of(stream), stream.settings.hash, self.options, self._strategy)
         self._sender = Sender(
             service,
             stream,
             self._queues,
             options=self.options,
-            producer=f"~{uuid.uuid4().hex}",
+            life=Life(
+                producer=f"{UNNAMED}{uuid.uuid4().hex}" if name is None else name,
+                epoch=0 if opening is None else opening.epoch,
+            ),
             unkeyed=self._new_unkeyed_place,
         )
         self._changed, self._lock = self._sender.changed, self._sender.lock
+        self._numbers: dict[tuple[int, ShardId], int] = {}
+        """Of batches of transactions for other streams. Writer: the sender's thread."""
         self._closed: str | None = None
         self._unkeyed_place = self._new_unkeyed_place()
         self._unkeyed_until = 0
@@ -89,11 +126,20 @@ class Producer:
         timestamp: int | datetime | None = None,
         headers: Mapping[str, bytes | str] | None = None,
         hash_key: int | str | None = None,
+        number: int | None = None,
+        deliver_at: int | datetime | None = None,
     ) -> SendFuture:
         """Send one record: bytes or text, or a dict for a typed stream.
 
         Records of one key stay in order. `hash_key` places the record on the ring by hand. Blocks while the
         buffer is full. The future's `result()` is the shard and the offset.
+
+        `number` is your own, of a producer with a name, and rises: a line, a row's id. What an earlier life
+        of the producer has stored under its number is not stored again. Once a numbered record has failed,
+        the producer sends no more: make it anew, and send again from there.
+
+        `deliver_at`, a datetime or milliseconds since 1970, is when the record is to come, if that is later:
+        it is durable at once, and gets its shard and its offset then.
         """
         if self._is_inherited:
             self._refuse_in_child()
@@ -104,7 +150,9 @@ class Producer:
         binary_key = key if key is None or type(key) is bytes else key_bytes(key)
         stamp = time_ns() // 1_000_000 if timestamp is None else timestamp_ms(timestamp)
         kept_headers = check_headers(headers) if headers else None
-        explicit = None if hash_key is None else checked_hash(hash_key)
+        is_plain = hash_key is None and number is None and self._partitioner is None
+        explicit = None if is_plain else self._placed(hash_key, binary_key, number)
+        delay = None if deliver_at is None else Delay(timestamp_ms(deliver_at, "deliver_at"), explicit)
         if binary_key is not None:
             size += len(binary_key)
         if kept_headers:
@@ -112,23 +160,25 @@ class Producer:
         if size > RECORD_BYTES_MAX:
             check_size(size)
         size += RECORD_OVERHEAD
-        if explicit is None and binary_key is not None and self._partitioner is not None:
-            explicit = checked_hash(self._partitioner(binary_key), "partitioner")
         where = explicit
         if where is None and binary_key is not None:
             where = self._place(binary_key)
         queues = self._queues
+        is_kept = where is not None if self._strategy is None else self._is_kept(number)
         with self._lock:
             if self._sender.is_refusing or queues.bytes + size > self._limit:
                 self._admit(size)
             if where is None:
                 where = self._place_unkeyed(size)
-            shard = queues.shards.shard_at(where)
-            batch = queues.open.get(shard)
+            shard = queues.shards.shard_at(where) if delay is None else DELAYED
+            if number is not None and self._is_stored(where, number, shard):
+                self._sender.stats.repeats += 1
+                return SendFuture(stored_before(shard), 0)
+            batch = (queues.open if is_kept else queues.open_loose).get(shard)
             if batch is None:
-                batch = queues.open_batch(shard, time.monotonic())
+                batch = queues.open_batch(shard, time.monotonic(), is_strict=is_kept)
                 self._changed.notify_all()  # The sender must know when this one is due.
-            index = batch.add(value, binary_key, stamp, kept_headers, explicit, size)
+            index = batch.add(value, binary_key, stamp, kept_headers, explicit, size, number, delay)
             queues.bytes += size
             if batch.size >= self._batch_bytes or index + 1 >= self._batch_records:
                 queues.seal(batch)
@@ -169,6 +219,23 @@ class Producer:
                     self._queues.add_columns(cut)
                     self._changed.notify_all()
                     return cut
+
+    def transaction(self) -> Transaction:
+        """Records for this stream and others, and checkpoints, in one step: all of it is stored, or nothing.
+
+        `with producer.transaction() as transaction:` commits at its end, and forgets it after an error.
+        """
+        if self._is_inherited:
+            self._refuse_in_child()
+        with self._changed:
+            self._check_usable()
+            stream = self._sender.stream
+        return Transaction(self._sender.service, stream, self._transact, self._partitioner)
+
+    def _transact(self, parts: Sequence[StreamPart], saves: Sequence[GroupSaves]) -> list[Appended]:
+        self.flush()  # What was sent before comes before.
+        self._check_sender()
+        return self._sender.alone(Committing(self._sender, parts, saves, self._numbers).run)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent so far is settled; raise an error that no future has shown yet."""
@@ -213,15 +280,20 @@ class Producer:
         self._is_inherited = True
 
     @property
+    def stats(self) -> ProducerStats:
+        """What it has done since it was made, and how much waits."""
+        with self._lock:
+            return replace(self._sender.stats, buffered_bytes=self._queues.bytes)
+
+    @property
+    def highest_number(self) -> int:
+        """The highest number that earlier lives have stored, -1 for none; lower ones may be missing."""
+        return self._stored.highest
+
+    @property
     def has_room(self) -> bool:
         """Whether a record, however large, can be sent without waiting for others to be stored."""
         return self._queues.bytes + RECORD_BYTES_MAX + RECORD_OVERHEAD <= self._limit
-
-    @property
-    def stats(self) -> ProducerStats:
-        """Figures since it was made, as of now."""
-        with self._lock:
-            return replace(self._sender.stats)
 
     @property
     def buffered_bytes(self) -> int:
@@ -240,6 +312,7 @@ class Producer:
         """Under the lock: refuse if closed, block while the buffer is full."""
         self._check_usable()
         began_s = time.monotonic()
+        self._sender.stats.blocked += self._queues.bytes + size > self._limit and bool(self._queues)
         while self._queues.bytes + size > self._limit and self._queues:
             left_s = began_s + self.options.send_timeout_s - time.monotonic()
             if left_s <= 0:
@@ -255,6 +328,32 @@ class Producer:
                 self._sender.flushing -= 1
             self._check_usable()
 
+    def _placed(self, hash_key: int | str | None, key: bytes | None, number: int | None) -> int | None:
+        """Where a record goes by hand, by the partitioner, or, without a key, by its number, as in a life
+        before. None leaves it to the key."""
+        if number is not None:
+            check_number("number", number)
+            if self.name is None:
+                raise InvalidInput(
+                    "number", number, "numbers are for a producer with a name: producer(…, name=…)"
+                )
+        if hash_key is not None:
+            return checked_hash(hash_key)
+        if key is None:
+            return None if number is None else place_of_number(number)
+        return None if self._partitioner is None else checked_hash(self._partitioner(key), "partitioner")
+
+    def _is_kept(self, number: int | None) -> bool:
+        """Whether a record keeps its place, with a strategy that was named."""
+        return is_strict(self._strategy, is_placed=True, is_numbered=number is not None)
+
+    def _is_stored(self, where: int, number: int, shard: ShardId) -> bool:
+        """Under the lock: take note of the number; whether an earlier life has stored it."""
+        if number <= self._number:
+            raise InvalidInput("number", number, f"numbers rise, and {self._number} came before")
+        self._number = number
+        return number <= self._delayed if shard == DELAYED else self._stored.has(where, number)
+
     def _refuse_in_child(self) -> None:
         """Before the lock: in a forked child a thread that is not there may hold it for ever."""
         raise ProducerClosed("it belongs to the process that made it, and this is a fork of it")
@@ -262,6 +361,8 @@ class Producer:
     def _check_usable(self) -> None:
         if self._closed is not None:
             raise ProducerClosed(self._closed)
+        if isinstance(self._sender.fatal, ProducerFenced):
+            raise self._sender.fatal
         if self._sender.fatal is not None:
             raise ProducerClosed(str(self._sender.fatal)) from self._sender.fatal
 

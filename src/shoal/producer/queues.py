@@ -1,13 +1,15 @@
-"""What waits to be sent, by shard, in order. Everything here happens under the producer's one lock.
+"""The contents of what waits: which batch the next record goes into, how tables are cut, what moves where.
 
-Invariant: within a shard's queue, batches are in the order of their `send` calls, and a batch leaves only
-from the head, stored, or failed; so nothing of a key overtakes.
+When a batch is sent, and what waits for what, decides `core/sending`. Everything here happens under the
+producer's one lock.
+
+Invariant: the open batch of a shard is the last of its kind there, strict or not, so nothing overtakes.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -15,15 +17,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shoal.core.limits import (
-    BATCH_BYTES_MAX,
-    BATCH_RECORDS_MAX,
-    ROUND_BATCHES_PER_SHARD,
-    ROUND_BYTES_MAX,
-)
-from shoal.core.model import KeyHash, ShardId
+from shoal.core.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
+from shoal.core.model import KeyHash, SendStrategy, ShardId, StreamInfo
 from shoal.core.ring import place
 from shoal.core.routing import ShardMap
+from shoal.core.sending import Sending, SendingRules, merged
 from shoal.producer.options import ProducerOptions
 from shoal.producer.pending import RECORD_OVERHEAD, Pending, PendingColumns, PendingRecords, Places
 from shoal.wire.fitting import headers_size
@@ -36,36 +34,54 @@ Rows: TypeAlias = npt.NDArray[np.int64]
 class Queues:
     """Pending batches of one producer."""
 
-    def __init__(self, shards: ShardMap, how: KeyHash, options: ProducerOptions) -> None:
+    def __init__(
+        self,
+        shards: ShardMap,
+        how: KeyHash,
+        options: ProducerOptions,
+        strategy: SendStrategy | None = SendStrategy.STRICT,
+    ) -> None:
         self.shards = shards
         self.bytes = 0
+        self.strategy = strategy
         self._how = how
         self._options = options
-        self._queues: dict[ShardId, deque[Pending]] = {}
+        self.lanes: Sending[Pending] = Sending(
+            shards,
+            SendingRules(
+                retry_first_s=options.retry_first_s,
+                retry_most_s=options.retry_most_s,
+                delivery_timeout_s=options.delivery_timeout_s,
+                max_attempts=options.max_attempts,
+                calls_max=options.calls_max,
+            ),
+        )
         self.open: dict[ShardId, PendingRecords] = {}
         """For each shard the batch that the next single record goes into, if there is one with room."""
+        self.open_loose: dict[ShardId, PendingRecords] = {}
+        """The same for records that may go to another shard."""
 
     def __bool__(self) -> bool:
-        return bool(self._queues)
+        return bool(self.lanes)
 
     def everything(self) -> list[Pending]:
         """All batches that wait, with nothing more going into them."""
-        for batch in list(self.open.values()):
+        for batch in [*self.open.values(), *self.open_loose.values()]:
             self.seal(batch)
-        return [batch for queue in self._queues.values() for batch in queue]
+        return self.lanes.everything()
 
-    def open_batch(self, shard: ShardId, born_s: float) -> PendingRecords:
-        """A new batch for the single records of a shard, at the end of its queue."""
-        batch = PendingRecords(shard, born_s)
-        self._enqueue(batch)
-        self.open[shard] = batch
+    def open_batch(self, shard: ShardId, now_s: float, *, is_strict: bool = True) -> PendingRecords:
+        """A new batch for the single records of a shard, at the end of its lane."""
+        batch = PendingRecords(shard, now_s + self._options.linger_s, is_strict=is_strict)
+        self._put(batch)
+        (self.open if is_strict else self.open_loose)[shard] = batch
         return batch
 
     def seal(self, batch: Pending) -> None:
         """Nothing more goes into this batch."""
         if isinstance(batch, PendingRecords) and not batch.is_sealed:
-            batch.is_sealed = True
-            del self.open[batch.shard]
+            batch.is_sealed, batch.due_s = True, 0.0
+            del (self.open if batch.is_strict else self.open_loose)[batch.shard]
 
     def is_full(self, batch: PendingRecords) -> bool:
         """Large enough to be sent before its time."""
@@ -74,69 +90,48 @@ class Queues:
     def add_columns(self, pieces: list[PendingColumns]) -> None:
         """Append pieces behind whatever waits for their shards."""
         for piece in pieces:
-            self._enqueue(piece)
+            self._put(piece)
             self.bytes += piece.size
 
-    def ready(self, now_s: float, *, everything: bool) -> list[Pending]:
-        """What is due, within one commit: the heads of all queues first, then what follows them.
-
-        They stay in their queues, and those of one shard are in order.
-        """
-        due: list[Pending] = []
-        size, is_full = 0, False
-        for rank in range(ROUND_BATCHES_PER_SHARD):
-            for queue in self._queues.values():
-                if rank >= len(queue):
-                    continue
-                batch = queue[rank]
-                is_due = everything or rank + 1 < len(queue) or self._is_due(batch, now_s)
-                if not is_due:
-                    continue
-                if due and size + batch.size > ROUND_BYTES_MAX:
-                    is_full = True  # And no later rank either: it would overtake what did not fit.
-                    break
-                due.append(batch)
-                size += batch.size
-            if is_full:
-                break
-        for batch in due:
+    def take(self, now_s: float, *, hurry: bool, only_numbered: bool = False) -> list[Pending]:
+        """See Sending."""
+        taken = self.lanes.take(now_s, hurry=hurry, only_numbered=only_numbered)
+        for batch in taken:
             self.seal(batch)
-        return due
+        return taken
 
-    def due_in_s(self, now_s: float) -> float | None:
-        """Seconds until a head is due, or None if nothing waits."""
-        waits = [
-            0.0 if self._is_due(queue[0], now_s) or len(queue) > 1 else self._left_s(queue[0], now_s)
-            for queue in self._queues.values()
-        ]
-        return min(waits, default=None)
-
-    def remove(self, batch: Pending) -> None:
-        """Take a settled batch out: the head, or one that failed behind a head which moves on."""
-        queue = self._queues[batch.shard]
-        queue.remove(batch)
-        if not queue:
-            del self._queues[batch.shard]
+    def dropped(self, batch: Pending) -> None:
+        """A batch has left its lane: stored, failed, set aside."""
+        self.seal(batch)
         self.bytes -= batch.size
 
-    def remap(self, shards: ShardMap, unkeyed: Callable[[], int]) -> list[Pending]:
+    def remap(self, stream: StreamInfo, unkeyed: Callable[[], int]) -> list[Pending]:
+        """Take the new map; nothing of closed shards is on its way. See `follow`."""
+        self.lanes.hear(stream)
+        return [] if self.lanes.newer is None else self.follow(unkeyed)
+
+    def follow(self, unkeyed: Callable[[], int]) -> list[Pending]:
         """Take the new map: what waits for closed shards moves to their heirs, whole and in order.
 
         Returns the batches that were moved, with their new places written but not yet published.
         """
-        self.shards = shards
-        still_open = set(shards.ids)
-        moved: list[Pending] = []
-        for shard in [shard for shard in self._queues if shard not in still_open]:
-            self.open.pop(shard, None)
-            for batch in self._queues.pop(shard):
-                self.bytes -= batch.size
-                if isinstance(batch, PendingRecords):
-                    self._move_records(batch, unkeyed())
-                else:
-                    batch.parts = list(self.cut(batch.batch, unkeyed(), batch.places))
-                    self.add_columns(batch.parts)
-                moved.append(batch)
+        lanes = self.lanes.follow()
+        self.shards = self.lanes.shards
+        moved = [batch for lane in lanes for batch in lane]
+        for batch in moved:
+            self.seal(batch)
+            self.bytes -= batch.size
+            if isinstance(batch, PendingRecords):
+                batch.moved = []
+        places = {id(batch): unkeyed() for batch in moved}
+        contents = [_contents(lane) for lane in lanes]
+        has_numbers = any(batch.is_numbered for batch in moved)
+        for batch, i in merged(contents, _number) if has_numbers else chain.from_iterable(contents):
+            if isinstance(batch, PendingRecords):
+                self._move_record(batch, i, places[id(batch)])
+            else:
+                batch.parts = list(self.cut(batch.batch, places[id(batch)], batch.places))
+                self.add_columns(batch.parts)
         return moved
 
     def cut(
@@ -155,47 +150,59 @@ class Queues:
             found = np.array(
                 [unkeyed if place is None else index[shards.shard_at(place)] for place in places], np.int64
             )
+        keys = batch.column("key")
+        is_placed = None
+        if self.strategy is None and keys.null_count and (places is None or None in places):
+            is_placed = keys.is_valid().to_numpy(zero_copy_only=False)
         for shard, rows in zip(shards.ids, group_rows(found, len(shards.ids)), strict=True):
-            if len(rows):
-                yield from _pieces(shard, batch, rows, places)
+            for some, is_strict in self._by_kind(rows, is_placed):
+                if len(some):
+                    yield from _pieces(shard, batch, some, places, is_strict=is_strict)
 
-    def _move_records(self, batch: PendingRecords, unkeyed_place: int) -> None:
-        batch.moved = []
-        for i, key in enumerate(batch.keys):
-            explicit = batch.places.get(i) if batch.places else None
-            if explicit is not None:
-                where = explicit
-            elif key is not None:
-                where = place(key, self._how)
-            else:
-                where = unkeyed_place
-            shard = self.shards.shard_at(where)
-            heir = self.open.get(shard)
-            if heir is None:
-                heir = self.open_batch(shard, batch.born_s)
-            headers = batch.headers[i] if batch.headers is not None else None
-            size = _size_of(batch, i)
-            index = heir.add(batch.values[i], key, batch.timestamps[i], headers, explicit, size)
-            self.bytes += size
-            batch.moved.append((heir, index))
-            if self.is_full(heir):
-                self.seal(heir)
+    def _by_kind(self, rows: Rows, is_placed: npt.NDArray[np.bool_] | None) -> list[tuple[Rows, bool]]:
+        """Rows that keep their place, and those that need not."""
+        if is_placed is None:
+            return [(rows, self.strategy is not SendStrategy.BEST_TRIED)]
+        return [(rows[is_placed[rows]], True), (rows[~is_placed[rows]], False)]
 
-    def _enqueue(self, batch: Pending) -> None:
-        queue = self._queues.get(batch.shard)
-        if queue is None:
-            queue = self._queues[batch.shard] = deque()
+    def _move_record(self, batch: PendingRecords, i: int, unkeyed_place: int) -> None:
+        key, explicit = batch.keys[i], batch.places.get(i) if batch.places else None
+        if explicit is not None:
+            where = explicit
+        elif key is not None:
+            where = place(key, self._how)
         else:
-            self.seal(queue[-1])
-        queue.append(batch)
+            where = unkeyed_place
+        shard = self.shards.shard_at(where)
+        heir = (self.open if batch.is_strict else self.open_loose).get(shard)
+        if heir is None:
+            heir = self.open_batch(shard, -self._options.linger_s, is_strict=batch.is_strict)
+        headers = batch.headers[i] if batch.headers is not None else None
+        size, number = _size_of(batch, i), _number((batch, i))
+        index = heir.add(batch.values[i], key, batch.timestamps[i], headers, explicit, size, number)
+        self.bytes += size
+        assert batch.moved is not None
+        batch.moved.append((heir, index))
+        if self.is_full(heir):
+            self.seal(heir)
 
-    def _is_due(self, batch: Pending, now_s: float) -> bool:
-        if isinstance(batch, PendingColumns):
-            return True
-        return batch.is_sealed or self._left_s(batch, now_s) <= 0
+    def _put(self, batch: Pending) -> None:
+        last = (self.open if batch.is_strict else self.open_loose).get(batch.shard)
+        if last is not None:
+            self.seal(last)
+        self.lanes.put(batch)
 
-    def _left_s(self, batch: Pending, now_s: float) -> float:
-        return 0.0 if isinstance(batch, PendingColumns) else batch.born_s + self._options.linger_s - now_s
+
+def _contents(lane: list[Pending]) -> Iterator[tuple[Pending, int]]:
+    """Records one by one, tables whole."""
+    for batch in lane:
+        for i in range(len(batch) if isinstance(batch, PendingRecords) else 1):
+            yield batch, i
+
+
+def _number(one: tuple[Pending, int]) -> int | None:
+    batch, i = one
+    return batch.numbers.get(i) if isinstance(batch, PendingRecords) and batch.numbers else None
 
 
 def _size_of(batch: PendingRecords, i: int) -> int:
@@ -208,19 +215,20 @@ def _size_of(batch: PendingRecords, i: int) -> int:
 
 
 def _pieces(
-    shard: ShardId, batch: pa.RecordBatch, rows: Rows, places: Places | None
+    shard: ShardId, batch: pa.RecordBatch, rows: Rows, places: Places | None, *, is_strict: bool
 ) -> Iterator[PendingColumns]:
     """These rows of a batch, cut evenly by size; and again where large records lie close together."""
     size = batch.nbytes * len(rows) // batch.num_rows
     for part in np.array_split(rows, max(1, -(-size // _PIECE_BYTES), -(-len(rows) // BATCH_RECORDS_MAX))):
         # `take` copies, which also leaves behind the buffers of a slice's parent.
-        taken = pc.take(batch, pa.array(part), memory_pool=MEMORY)
+        taken = pc.take(batch, pa.array(part), boundscheck=False, memory_pool=MEMORY)
         if taken.nbytes <= BATCH_BYTES_MAX or len(part) == 1:
-            yield PendingColumns(shard, taken, None if places is None else [places[row] for row in part])
+            kept = None if places is None else [places[row] for row in part]
+            yield PendingColumns(shard, taken, kept, is_strict=is_strict)
         else:
             half = len(part) // 2
-            yield from _pieces(shard, batch, part[:half], places)
-            yield from _pieces(shard, batch, part[half:], places)
+            yield from _pieces(shard, batch, part[:half], places, is_strict=is_strict)
+            yield from _pieces(shard, batch, part[half:], places, is_strict=is_strict)
 
 
 _PIECE_BYTES: Final = 5_000_000

@@ -1,39 +1,54 @@
-"""Sends what is due, one call at a time, until told to stop. The only one who talks to the hub.
+"""Carries out what `core/sending` decides: makes the calls, waits, writes outcomes, follows maps.
 
-One round: take the heads that are due; look at the map, if that was long ago; send them in one call, again
-and again while the failure is a passing one; write each outcome; if a shard was closed, take the new map and
-move what waited for it. Because a round is settled before the next begins, nothing is in flight when the map
-changes, and a retry repeats the same numbers.
+One thread does all of it, and callbacks run in it. While a call is on its way and more is due, helpers make
+the further calls: as many at once as `calls_max` allows. Only this thread decides what an answer means.
 """
 
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
-from collections.abc import Callable
-from typing import Final
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, TypeAlias, TypeVar
 
-from shoal.core.errors import (
-    DeliveryTimeout,
-    OutOfSequence,
-    ProducerClosed,
-    ProducerFenced,
-    ShardClosed,
-    ShoalError,
-)
+import pyarrow as pa
+
+from shoal.core.appending import is_named
+from shoal.core.delaying import NOWHERE
+from shoal.core.errors import ProducerClosed, ShoalError
 from shoal.core.model import Appended, ShardId, StreamInfo
-from shoal.core.routing import ShardMap
+from shoal.core.sending import Settled
 from shoal.ports import HubService, Submission
+from shoal.producer.calling import Helpers
 from shoal.producer.futures import settle
 from shoal.producer.options import ProducerOptions
-from shoal.producer.pending import Pending, PendingRecords
+from shoal.producer.pending import Pending, PendingRecords, delays_of, number_of
 from shoal.producer.queues import Queues
+from shoal.producer.setting_aside import put_aside
 from shoal.producer.statistics import ProducerStats
 from shoal.wire.fitting import fit_records
 from shoal.wire.layout import Layout
 
+Answer = TypeVar("Answer")
+Answers: TypeAlias = "Sequence[Appended | ShoalError]"
+Step: TypeAlias = "Callable[[], list[Pending]]"
+"""What is done without the lock; the batches whose outcome is ready to be published."""
+
 _log: Final = logging.getLogger("shoal.producer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """Under which name and epoch a producer numbers its batches."""
+
+    producer: str
+    epoch: int
 
 
 class Sender:
@@ -50,218 +65,316 @@ class Sender:
         queues: Queues,
         *,
         options: ProducerOptions,
-        producer: str,
+        life: Life,
         unkeyed: Callable[[], int],
     ) -> None:
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
         self.flushing = 0
         """How many callers wait for everything to be sent."""
+        self.stats = ProducerStats()
         self.is_stopping = False
         self.is_refusing = False
         """Nothing more may be sent: the producer was closed, or fenced."""
         self.failed: list[Pending] = []
         """Batches that failed and whose outcome nobody may have seen yet."""
         self.fatal: ShoalError | None = None
-        self._service = service
-        self._stream = stream
+        self._errands: deque[Callable[[], None]] = deque()
+        """What is to be done between two rounds, by others' wish."""
+        self.service = service
+        self.stream = stream
         self._layout = Layout(stream.settings.schema)
         self._queues = queues
-        self._options = options
-        self._producer = producer
-        self._epoch = 0
-        self._sequences: dict[ShardId, int] = {}
+        self.options = options
+        self.life = life
+        self._lanes = queues.lanes
+        self._helpers = Helpers(f"shoal-sender-{stream.name}")
+        self._landed: deque[tuple[list[Pending], Answers]] = deque()
+        """Calls of helpers that have come back."""
         self._unkeyed = unkeyed
-        self.stats = ProducerStats()
         self._looked_s = time.monotonic()
         """When the map was last asked for."""
+        self._has_looked = False
+        """Since the last call."""
         self.thread = threading.Thread(target=self._run, name=f"shoal-sender-{stream.name}", daemon=True)
 
     def _run(self) -> None:
         try:
             while True:
                 with self.changed:
-                    batches = self._take()
-                if batches is None:
+                    step = self._next()
+                if step is None:
                     return
-                for batch in self._guarded_round(batches):
+                for batch in step():
                     settle(batch)
         except BaseException as error:  # noqa: BLE001 - a thread's top; it ends here
             # Nobody sends any more: whoever waits must hear of it, and whoever comes must be refused.
-            _log.exception("the sender of %s ended", self._stream.full_name)
+            _log.exception("the sender of %s ended", self.stream.full_name)
             self._die(ProducerClosed(f"its sending thread ended ({error!r})"))
+        finally:
+            self._helpers.close()
 
-    def _guarded_round(self, batches: list[Pending]) -> list[Pending]:
-        """A round that fails for a reason of ours fails its batches, and not the ones after them."""
-        try:
-            return self._round(batches)
-        except Exception as error:  # noqa: BLE001 - a thread's top: whatever it is, nobody may wait for ever
-            _log.exception("the sender of %s failed", self._stream.full_name)
+    def _next(self) -> Step | None:
+        """Under the lock: wait until something is to be done. None means: stop."""
+        while True:
+            now_s = time.monotonic()
+            step = self._before_sending(now_s) or self._due(now_s)
+            if step is not None:
+                return step
+            if self.is_stopping and not self._queues and not self._lanes.calls:
+                return None
+            self.changed.wait(self._due_in_s(now_s))
+
+    def _before_sending(self, now_s: float) -> Step | None:
+        if self._landed:
+            return partial(self._answered, *self._landed.popleft())
+        if self._lanes.can_follow:
+            assert self._lanes.newer is not None
+            moved = self.follow(self._lanes.newer)
+            return lambda: moved
+        if self._errands and self._lanes.is_quiet:
+            return self._errand(self._errands.popleft())
+        if self._lanes.wants_life(now_s):
+            return self._be_reborn
+        is_old = not self._has_looked and now_s - self._looked_s >= self.options.refresh_s
+        return self._look if is_old and self._queues and self._due_in_s(now_s) == 0.0 else None
+
+    def _due(self, now_s: float) -> Step | None:
+        """The next call; by a helper, if there is another to make meanwhile."""
+        batches = self._queues.take(now_s, hurry=self._is_hurried, only_numbered=bool(self._errands))
+        if not batches:
+            return None
+        self.stats.calls += 1
+        self._has_looked = False
+        is_more = self._lanes.calls > 1 or self._due_in_s(now_s) == 0.0
+        if self.options.calls_max > 1 and any(batch.attempts > 1 for batch in batches):
+            is_more = True  # What failed may be long in failing again.
+        return partial(self._call_apart if is_more else self._call, batches)
+
+    def _due_in_s(self, now_s: float) -> float | None:
+        return self._lanes.due_in_s(now_s, hurry=self._is_hurried, only_numbered=bool(self._errands))
+
+    @property
+    def _is_hurried(self) -> bool:
+        """Nothing waits for company."""
+        return self.flushing > 0 or self.is_stopping
+
+    @staticmethod
+    def _errand(errand: Callable[[], None]) -> Step:
+        def run() -> list[Pending]:
+            errand()
+            return []
+
+        return run
+
+    def _call(self, batches: list[Pending]) -> list[Pending]:
+        return self._answered(batches, self._asked(batches))
+
+    def _call_apart(self, batches: list[Pending]) -> list[Pending]:
+        """While a helper waits for the answer, the next call can be made."""
+
+        def make() -> None:
+            answers = self._asked(batches)
             with self.changed:
-                self._fail(
-                    [batch for batch in batches if batch.appended is None],
-                    error if isinstance(error, ShoalError) else ShoalError(f"the sender failed: {error!r}"),
-                )
-                self._begin_anew()
-            return batches
+                self._landed.append((batches, answers))
+                self.changed.notify_all()
+
+        self._helpers.start(make)
+        return []
+
+    def alone(self, job: Callable[[], Answer]) -> Answer:
+        """Have a job done in the sending thread, between two rounds, and wait for what it brings."""
+        errand: Future[Answer] = Future()
+
+        def run() -> None:
+            try:
+                errand.set_result(job())
+            except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+                errand.set_exception(error)
+
+        with self.changed:
+            if self.fatal is not None:
+                raise self.fatal
+            self._errands.append(run)
+            self.changed.notify_all()
+        while True:
+            try:
+                return errand.result(_ALIVE_S)
+            except TimeoutError:
+                if errand.done():
+                    raise
+                if not self.thread.is_alive():
+                    raise ProducerClosed("its sending thread ended") from None
+
+    def count(self, batch: Pending) -> None:
+        """It is stored."""
+        self.stats.records += len(batch)
+        self.stats.batches += 1
+        self.stats.bytes += batch.size
+        if delays_of(batch) is not None:
+            self.stats.delayed += len(batch)
+
+    def refuse(self, error: ShoalError) -> None:
+        """Nothing more may be sent."""
+        with self.changed:
+            self.fatal, self.is_refusing = error, True
 
     def _die(self, error: ProducerClosed) -> None:
         with self.changed:
-            left = self._queues.everything()
-            self.fatal, self.is_refusing = error, True
-            self._fail(left, error)
-        for batch in left:
+            self._queues.everything()
+            settled = self._write(self._lanes.end(error))
+        for batch in settled:
             settle(batch)
 
-    def _take(self) -> list[Pending] | None:
-        """Wait until something is due. None means: stop."""
-        while True:
-            now_s = time.monotonic()
-            hurry = self.flushing > 0 or self.is_stopping
-            batches = self._queues.ready(now_s, everything=hurry)
-            if batches:
-                return batches
-            if self.is_stopping:
-                return None
-            self.changed.wait(self._queues.due_in_s(now_s))
-
-    def _round(self, batches: list[Pending]) -> list[Pending]:
-        """Send, and write the outcomes. Returns the batches whose outcome is ready to be published."""
-        newer = self._newer_map()
-        if newer is not None:
-            with self.changed:
-                self.changed.notify_all()
-                return self._follow(newer)  # What was due may lie elsewhere now: the next round takes it.
-        submissions = self._submissions(batches)
-        answers, attempts = self._send(batches, submissions)
-        with self.changed:
-            if isinstance(answers, ShoalError):
-                self._fail(batches, answers)
-                self._begin_anew()
-                return batches
-            closed: ShardClosed | None = None
-            must_begin_anew = False
-            settled: list[Pending] = []
-            for batch, answer in zip(batches, answers, strict=True):
-                match answer:
-                    case Appended():
-                        self._sequences[batch.shard] = self._sequences.get(batch.shard, 0) + 1
-                        batch.appended = answer
-                        self.stats.records += len(batch)
-                        self.stats.batches += 1
-                        self.stats.bytes += batch.size
-                        self._queues.remove(batch)
-                        batch.settled.set()  # Before `flush` can see the queue empty.
-                        settled.append(batch)
-                    case ShardClosed():
-                        self.stats.refused += 1
-                        if closed is None or answer.stream.version > closed.stream.version:
-                            closed = answer
-                    case OutOfSequence() if attempts == 1:
-                        # The log has forgotten us, as it may after days of silence. This was the first
-                        # attempt, so nothing of it is stored: begin anew under a new epoch.
-                        must_begin_anew = True
-                    case _:
-                        self._fail([batch], answer)
-                        settled.append(batch)
-                        must_begin_anew = True
-            if must_begin_anew:  # After the loop: until here, numbers are of the epoch that was sent.
-                self._begin_anew()
-            if closed is not None:
-                settled += self._follow(closed.stream)
-            self.changed.notify_all()
-            return settled
-
-    def _newer_map(self) -> StreamInfo | None:
-        """The stream with another map than ours, if it is time to look and there is one."""
-        now_s = time.monotonic()
-        if now_s - self._looked_s < self._options.refresh_s:
-            return None
-        self._looked_s = now_s
+    def _asked(self, batches: list[Pending]) -> Answers:
+        """Make the call: an answer for each batch, or why there is none."""
         try:
-            found = self._service.refresh_stream(self._stream)
+            submissions = [self._submission(batch) for batch in batches]
+            return self.service.append(self.stream, submissions)
         except ShoalError as error:
-            _log.debug("the map of %s: %s", self._stream.full_name, error)  # An append will say it aloud.
-            return None
-        return found if found.version > self._stream.version else None
+            return [error] * len(batches)
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever
+            _log.exception("the sender of %s failed", self.stream.full_name)
+            return [ShoalError(f"the sender failed: {error!r}")] * len(batches)
 
-    def _send(
-        self, batches: list[Pending], submissions: list[Submission]
-    ) -> tuple[list[Appended | ShoalError] | ShoalError, int]:
-        """The answers, or the error that ended it; and how many attempts it took."""
-        began_s = time.monotonic()
-        wait_s = self._options.retry_first_s
-        attempts = 0
-        while True:
-            attempts += 1
-            self.stats.calls += 1
-            self.stats.retries += attempts > 1
-            try:
-                return self._service.append(self._stream, submissions), attempts
-            except ShoalError as error:
-                waited_s = time.monotonic() - began_s
-                if not error.retriable:
-                    return error, attempts
-                if waited_s + wait_s > self._options.delivery_timeout_s:
-                    late = DeliveryTimeout(
-                        shard=batches[0].shard,
-                        records=sum(len(batch) for batch in batches),
-                        waited_s=self._options.delivery_timeout_s,
-                        last=str(error),
-                    )
-                    late.__cause__ = error
-                    return late, attempts
-                _log.warning("append to %s, attempt %d: %s", self._stream.full_name, attempts, error)
-            time.sleep(wait_s)
-            wait_s = min(wait_s * 2, self._options.retry_most_s)
+    def _answered(self, batches: list[Pending], answers: Answers) -> list[Pending]:
+        with self.changed:
+            settled = self._lanes.answered(batches, answers, time.monotonic(), random.random())
+            if settled.retried is not None:
+                attempts = max(batch.attempts for batch in batches)
+                _log.warning("append to %s, attempt %d: %s", self.stream.full_name, attempts, settled.retried)
+            aside = settled.aside
+            outcomes = self._write(settled)
+        return [*outcomes, *self._set_aside(aside)]
 
-    def _submissions(self, batches: list[Pending]) -> list[Submission]:
-        """The batches with their numbers: those of one shard follow each other."""
-        numbers = dict(self._sequences)
-        submissions = []
-        for batch in batches:
-            if isinstance(batch, PendingRecords):
-                data = fit_records(self._layout, batch.values, batch.keys, batch.timestamps, batch.headers)
-            else:
-                data = batch.batch
-            number = numbers.get(batch.shard, 0)
-            numbers[batch.shard] = number + 1
-            submissions.append(
-                Submission(
-                    shard=batch.shard,
-                    batch=data,
-                    producer=self._producer,
-                    epoch=self._epoch,
-                    sequence=number,
-                )
-            )
-        return submissions
+    def _write(self, settled: Settled[Pending]) -> list[Pending]:
+        """Under the lock: what became of batches, before it is published."""
+        self.stats.refused += settled.refused
+        self.stats.retries += settled.retried is not None
+        self.stats.reordered += sum(map(len, settled.rerouted))
+        done: list[Pending] = []
+        for batch, appended in settled.stored:
+            batch.appended = appended
+            self.count(batch)
+            done.append(batch)
+        for batch, error in settled.failed:
+            self._note_failed(batch, error)
+            done.append(batch)
+        for batch in done:
+            self._queues.dropped(batch)
+            batch.settled.set()  # Before `flush` can see the queue empty.
+        if settled.failed:
+            _log.error("records for %s were not stored: %s", self.stream.full_name, settled.failed[0][1])
+        if settled.fatal is not None:
+            self.fatal, self.is_refusing = self.fatal or settled.fatal, True
+        self.changed.notify_all()
+        return done
 
-    def _follow(self, stream: StreamInfo) -> list[Pending]:
-        """Take the new map."""
-        self._stream = stream
-        moved = self._queues.remap(ShardMap.of(stream), self._unkeyed)
+    def _note_failed(self, batch: Pending, error: ShoalError) -> None:
+        batch.error = error
+        self.stats.failed += len(batch)
+        self.failed.append(batch)
+        del self.failed[:-_FAILED_KEPT]
+
+    def _set_aside(self, aside: Sequence[tuple[Pending, ShoalError]]) -> list[Pending]:
+        """Into the outbox, if there is one; otherwise they fail."""
+        for batch, error in aside:
+            is_kept = put_aside(self.options.outbox, self.stream, batch, error)
+            with self.changed:
+                if is_kept:
+                    batch.is_aside = True
+                    batch.appended = Appended(batch.shard, NOWHERE, NOWHERE)
+                    self.stats.outboxed += len(batch)
+                    self.stats.reordered += len(batch)
+                else:
+                    _log.error("records for %s were not stored: %s", self.stream.full_name, error)
+                    self._note_failed(batch, error)
+                self._queues.dropped(batch)
+                batch.settled.set()
+                self.changed.notify_all()
+        return [batch for batch, _ in aside]
+
+    def _look(self) -> list[Pending]:
+        """Whether there is a newer map: mostly it is known then before a batch is refused for it."""
+        self._looked_s, self._has_looked = time.monotonic(), True
+        try:
+            found = self.service.refresh_stream(self.stream)
+        except ShoalError as error:
+            _log.debug("the map of %s: %s", self.stream.full_name, error)  # An append will say it aloud.
+            return []
+        with self.changed:
+            self._lanes.hear(found)
+        return []
+
+    def _submission(self, batch: Pending) -> Submission:
+        assert batch.sequence is not None
+        return Submission(
+            shard=batch.shard,
+            batch=self.fitted(self._layout, batch),
+            producer=self.life.producer,
+            epoch=self.life.epoch,
+            sequence=batch.sequence,
+            number=number_of(batch),
+            delays=delays_of(batch),
+        )
+
+    @staticmethod
+    def fitted(layout: Layout, batch: Pending) -> pa.RecordBatch:
+        """A batch as it is stored."""
+        if isinstance(batch, PendingRecords):
+            return fit_records(layout, batch.values, batch.keys, batch.timestamps, batch.headers)
+        return batch.batch
+
+    def follow(self, stream: StreamInfo) -> list[Pending]:
+        """Take the new map; nothing of closed shards is on its way."""
+        self.stream = stream
+        moved = self._queues.remap(stream, self._unkeyed)
         self.stats.moved += len(moved)
+        self.changed.notify_all()
         return moved
 
-    def _fail(self, batches: list[Pending], error: ShoalError) -> None:
-        """Write an error as the outcome. The batch may be stored all the same: the caller begins anew."""
-        _log.error("records for %s were not stored: %s", self._stream.full_name, error)
-        if isinstance(error, ProducerFenced):
-            self.fatal, self.is_refusing = error, True
-        for batch in batches:
-            batch.error = error
-            self.stats.failed += len(batch)
-            self._queues.remove(batch)
-            batch.settled.set()
-            self.failed.append(batch)
-        del self.failed[:-_FAILED_KEPT]
-        self.changed.notify_all()
+    def _be_reborn(self) -> list[Pending]:
+        try:
+            self.live_again()
+        except ShoalError as error:
+            with self.changed:
+                settled = self._lanes.lifeless(error, time.monotonic())
+                aside = settled.aside
+                outcomes = self._write(settled)
+            return [*outcomes, *self._set_aside(aside)]
+        return []
 
-    def _begin_anew(self) -> None:
-        self._epoch += 1
-        self._sequences.clear()
+    @property
+    def is_life_over(self) -> bool:
+        """What became of a batch is not known: the next call begins another life."""
+        return self._lanes.is_life_over
+
+    def next_sequence(self, shard: ShardId) -> int:
+        """The number of the next batch for a shard; nothing is on its way."""
+        return self._lanes.sequences.get(shard, 0)
+
+    def noted(self, shard: ShardId) -> None:
+        """That number was used."""
+        self._lanes.noted(shard)
+
+    def begin_anew(self) -> None:
+        """Before anything else is sent."""
+        self._lanes.is_life_over = True
+
+    def live_again(self) -> None:
+        """A higher epoch: of an unnamed producer the next, of a named one what the hub gives, if it is
+        still ours."""
+        life = self.life
+        if is_named(life.producer):
+            epoch = self.service.open_producer(self.stream, life.producer, life.epoch).epoch
+        else:
+            epoch = life.epoch + 1
+        with self.changed:
+            self.life = replace(life, epoch=epoch)
+            self._lanes.live()
+            self.stats.lives += 1
 
 
+_ALIVE_S: Final = 1.0
 _FAILED_KEPT: Final = 1000
 """Failed batches remembered for `flush` to raise: enough to tell, bounded if nobody ever flushes."""

@@ -1,0 +1,248 @@
+"""The relay's side of the user's database: who relays, which rows are on their way, which are done.
+
+One transaction takes away the rows that were sent and notes the ids of the next ones, under the name of
+whoever relays. So there is never a row gone that was not sent, nor one sent that was not noted before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import (
+    TextClause,
+    and_,
+    create_engine,
+    delete,
+    func,
+    inspect,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.engine import URL, Connection, Engine
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from shoal.core.errors import InvalidInput, StoreFailure
+from shoal.core.limits import STORE_LOCK_WAIT_S, STORE_STILL_S
+from shoal.core.relaying import Holder, as_text, fitting, ids_of
+from shoal.outbox.outbox import RELAY, Outbox
+from shoal.store.sql.dialects import Dialect, dialect_for
+from shoal.store.sql.dialects.sqlite import SQLite
+
+
+class RelayLost(Exception):
+    """Another relays by now. Does not leave this package."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a relay takes over: the batch that is on its way."""
+
+    producer: str
+    number: int
+    ids: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxStatus:
+    """An outbox as people want to see it."""
+
+    waiting: int
+    oldest_ms: int | None
+    """The timestamp of the first record that waits."""
+    relay: str | None
+    """Who relays, or did when it was last heard of."""
+    relayed: int
+    """Rows since the outbox was made, those on their way not included."""
+
+
+def create_outbox(url: str, outbox: Outbox) -> None:
+    """Make the tables, through a connection of our own."""
+    dialect = dialect_for(url)
+    engine = user_engine(dialect, must_exist=False)
+    try:
+        with engine.begin() as connection:
+            outbox.create(connection)
+    except DBAPIError as error:
+        raise dialect.fault(error) from error
+    finally:
+        engine.dispose()
+
+
+class Journal:
+    """One outbox in one database, for one relay. From one thread at a time."""
+
+    def __init__(self, url: str, outbox: Outbox) -> None:
+        self._dialect: Final = dialect_for(url)
+        self._waiting, self._relay = outbox.tables.waiting, outbox.tables.relay
+        self._engine: Final = user_engine(self._dialect)
+        self._ours: Final = self._relay.c.name == RELAY
+        try:
+            self._check()
+        except BaseException:
+            self.close()
+            raise
+
+    def _check(self) -> None:
+        with self._transaction() as connection:
+            is_there = all(
+                inspect(connection).has_table(table.name) for table in (self._waiting, self._relay)
+            )
+            if not is_there or connection.execute(select(self._relay.c.beat)).first() is None:
+                raise InvalidInput(
+                    "table",
+                    self._waiting.name,
+                    f"no outbox in {self._dialect.description}; make it with `shoal outbox create` or "
+                    "Outbox.create",
+                )
+
+    def look(self) -> Holder:
+        """Who relays."""
+        columns = self._relay.c
+        query = select(columns.holder, columns.beat, columns.lease_ms).where(self._ours)
+        with self._transaction() as connection:
+            row = connection.execute(query).one()
+        return Holder(name=row.holder, beat=row.beat, lease_ms=row.lease_ms)
+
+    def take(self, seen: Holder, name: str, lease_ms: int) -> Claim | None:
+        """Become the one who relays, unless the row is not as it was seen any more."""
+        columns = self._relay.c
+        same = and_(self._ours, columns.holder.is_not_distinct_from(seen.name), columns.beat == seen.beat)
+        with self._transaction(writes=True) as connection:
+            change = update(self._relay).where(same)
+            taken = connection.execute(change.values(holder=name, beat=columns.beat + 1, lease_ms=lease_ms))
+            if taken.rowcount != 1:
+                return None
+            row = connection.execute(select(self._relay).where(self._ours)).one()
+        return Claim(producer=row.producer, number=row.number, ids=ids_of(row.ids))
+
+    def beat(self, name: str) -> None:
+        """Say that we are there."""
+        with self._held(name):
+            pass
+
+    def release(self, name: str) -> None:
+        """Say that we are gone: another need not wait."""
+        ours = and_(self._ours, self._relay.c.holder == name)
+        with self._transaction(writes=True) as connection:
+            connection.execute(update(self._relay).where(ours).values(holder=None))
+
+    def has_more(self, than: int) -> bool:
+        """Whether more rows wait than so many."""
+        query = select(self._waiting.c.id).order_by(self._waiting.c.id).limit(than + 1)
+        with self._transaction() as connection:
+            return len(connection.execute(query).all()) > than
+
+    def advance(self, name: str, done: Sequence[int], number: int, *, rows: int, size: int) -> list[int]:
+        """Take away what was sent, note what comes next from this number on, and return its ids."""
+        columns = self._waiting.c
+        length = (
+            func.coalesce(func.length(columns.value), 0)
+            + func.coalesce(func.length(columns.key), 0)
+            + func.coalesce(func.length(columns.headers), 0)
+        )
+        query = select(columns.id, length.label("size")).order_by(columns.id).limit(rows)
+        with self._held(name) as connection:
+            for some in _pieces(done):
+                connection.execute(delete(self._waiting).where(self._among(some)))
+            ids = fitting(connection.execute(query), size)
+            note = update(self._relay).where(self._ours).values(number=number, ids=as_text(ids))
+            connection.execute(note)
+        return ids
+
+    def rows(self, ids: Sequence[int]) -> list[tuple[int, Any]]:
+        """The rows of a batch that are still there, each with its place in it; a row is a tuple."""
+        found: dict[int, Any] = {}
+        with self._transaction() as connection:
+            for some in _pieces(ids):
+                query = select(self._waiting).where(self._among(some))
+                found |= {row[0]: row for row in connection.execute(query)}
+        return [(place, found[one]) for place, one in enumerate(ids) if one in found]
+
+    @staticmethod
+    def _among(ids: Sequence[int]) -> TextClause:
+        """Each by itself, never a range: what lies between them may be locked by one who writes.
+
+        As text: thousands of parameters take longer than the rows.
+        """
+        return text(f"id IN ({','.join(map(str, ids))})")
+
+    def status(self) -> OutboxStatus:
+        """How many wait, and who relays."""
+        columns = self._waiting.c
+        with self._transaction() as connection:
+            count = connection.execute(select(func.count()).select_from(self._waiting)).scalar_one()
+            first = select(columns.timestamp_ms).order_by(columns.id).limit(1)
+            oldest: int | None = connection.execute(first).scalar()
+            row = connection.execute(select(self._relay).where(self._ours)).one()
+        return OutboxStatus(waiting=count, oldest_ms=oldest, relay=row.holder, relayed=row.number)
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._engine.dispose()
+
+    @contextmanager
+    def _held(self, name: str) -> Iterator[Connection]:
+        """A transaction that is ours to make: it raises the beat, and locks the row for as long."""
+        columns = self._relay.c
+        ours = and_(self._ours, columns.holder == name)
+        with self._transaction(writes=True) as connection:
+            found = connection.execute(update(self._relay).where(ours).values(beat=columns.beat + 1))
+            if found.rowcount != 1:
+                raise RelayLost
+            yield connection
+
+    @contextmanager
+    def _transaction(self, *, writes: bool = False) -> Iterator[Connection]:
+        try:
+            with self._engine.connect() as connection:
+                if isinstance(self._dialect, SQLite):
+                    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+                yield connection
+                connection.commit()
+        except DBAPIError as error:
+            raise self._dialect.fault(error) from error
+        except SQLAlchemyError as error:
+            raise StoreFailure(str(error)) from error
+
+
+def user_engine(dialect: Dialect, *, must_exist: bool = True) -> Engine:
+    """Our own connections, which leave the user's settings alone.
+
+    Without gaps that are locked (READ COMMITTED), so that no transaction of the user's waits for ours or is
+    undone for it.
+    """
+    if isinstance(dialect, SQLite):
+        if must_exist and not dialect.path.exists():
+            raise InvalidInput("database", str(dialect.path), "no such file; the outbox is in your own")
+        return create_engine(
+            URL.create("sqlite+pysqlite", database=str(dialect.path)),
+            connect_args={"timeout": STORE_LOCK_WAIT_S, "isolation_level": None, "check_same_thread": False},
+        )
+    if dialect.url.get_backend_name() in {"mysql", "mariadb"}:
+        return create_engine(
+            dialect.url.set(drivername="mysql+pymysql"),
+            isolation_level="READ COMMITTED",
+            pool_pre_ping=True,
+            connect_args={"connect_timeout": 10, "charset": "utf8mb4"},
+        )
+    bounds = f"-c lock_timeout={int(STORE_LOCK_WAIT_S * 1000)}"
+    still = f"-c idle_in_transaction_session_timeout={int(STORE_STILL_S * 1000)}"
+    return create_engine(
+        dialect.url.set(drivername="postgresql+psycopg"),
+        isolation_level="READ COMMITTED",
+        pool_pre_ping=True,
+        connect_args={"connect_timeout": 10, "application_name": "shoal", "options": f"{bounds} {still}"},
+    )
+
+
+def _pieces(ids: Sequence[int]) -> Iterator[list[int]]:
+    """A list in a statement is no longer than any database takes."""
+    for start in range(0, len(ids), _LIST_MAX):
+        yield list(ids[start : start + _LIST_MAX])
+
+
+_LIST_MAX: Final = 5_000
