@@ -1,0 +1,1 @@
+"""A hub that a server keeps: the calls of HubService over HTTP."""

@@ -1,0 +1,112 @@
+"""One connection to a server: requests signed for the server it leads to, and what it refuses as errors."""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import time
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any, Final
+
+from shoal.core.errors import (
+    ClockSkewed,
+    ShoalError,
+    SignedForAnother,
+    StoreBusy,
+    StoreFailure,
+    StoreUnavailable,
+)
+from shoal.remote.plain_http import HttpAnswer, Parts, PlainHttp
+from shoal.remote.signing import Signer
+from shoal.wire.faults import error_from
+from shoal.wire.signing import digest_of
+from shoal.wire.values import decode_field, parsed
+
+_CONNECT_S: Final = 5.0
+_IDLE_S: Final = 30.0
+"""A connection that was not used for so long is not used again: the server is about to close it."""
+_SIGNED_TRIES: Final = 3
+"""As first known, for the server that answered, for any of its store."""
+
+
+class Connection:
+    """One connection. For one thread at a time; `abort` may come from any."""
+
+    def __init__(
+        self, host: str, port: int, context: ssl.SSLContext | None, signer: Signer | None = None
+    ) -> None:
+        self.place = (host, port)
+        self._signer = signer
+        self._server = "" if signer is None else signer.server_at(self.place)
+        self._http = PlainHttp(host, port, context, _CONNECT_S)
+        self._arrivals = select.poll()
+        self._arrivals.register(self._http.socket, select.POLLIN)
+        self.used_s = time.monotonic()
+        self.is_aborted = False
+
+    @property
+    def is_stale(self) -> bool:
+        """Closed by the other side, or about to be: something to read on a connection at rest is its end."""
+        return time.monotonic() - self.used_s > _IDLE_S or bool(self._arrivals.poll(0))
+
+    def exchange(self, path: str, content_type: str, parts: Parts, timeout_s: float) -> HttpAnswer:
+        """Send a request, and its answer.
+
+        One that was signed for another server than this connection leads to is signed again, and sent again:
+        nothing was done.
+        """
+        if self._signer is None:
+            answer = self._http.exchange(path, content_type, parts, timeout_s)
+        else:
+            answer = self._signed_exchange(self._signer, path, content_type, parts, timeout_s)
+        self.used_s = time.monotonic()
+        return answer
+
+    def _signed_exchange(
+        self, signer: Signer, path: str, content_type: str, parts: Parts, timeout_s: float
+    ) -> HttpAnswer:
+        digest = digest_of(*parts)
+        tried, is_set = 0, False
+        while True:
+            header = signer.header(path, digest, self._server)
+            answer = self._http.exchange(path, content_type, parts, timeout_s, authorization=header)
+            if answer.status != HTTPStatus.UNAUTHORIZED:
+                return answer
+            refusal, _ = answered_error(answer.status, answer.body)
+            if isinstance(refusal, ClockSkewed) and not is_set:
+                signer.set_clock(refusal)
+                is_set = True
+            elif isinstance(refusal, SignedForAnother):
+                self._server = signer.learn(self.place, refusal, is_again=tried > 0)
+                tried += 1
+            else:
+                return answer
+            if tried == _SIGNED_TRIES or not answer.is_kept:
+                return answer
+
+    def abort(self) -> None:
+        """Let whoever waits for an answer fail at once."""
+        self.is_aborted = True
+        with suppress(OSError):  # It is closed already.
+            self._http.socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._http.close()
+
+
+def answered_error(status: int, body: memoryview) -> tuple[ShoalError, bool]:
+    """What was answered, and whether the server says that it has touched nothing."""
+    try:
+        given: Any = parsed(body)
+        if not isinstance(given, dict) or "error" not in given:
+            raise ValueError("no error of ours")
+        return error_from(given, decode_field), given.get("untouched") is True
+    except (ValueError, ShoalError):
+        text = bytes(body[:200]).decode("utf-8", "replace")
+        if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
+            return StoreBusy(f"HTTP {status}: {text}", 0.0), True
+        if status in (HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT):
+            return StoreUnavailable(f"HTTP {status}: {text}"), False
+        return StoreFailure(f"HTTP {status}: {text}"), False

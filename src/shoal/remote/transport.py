@@ -1,0 +1,214 @@
+"""Requests to a server, or to one of several: connections that are kept, retries, and what a lost answer
+means.
+
+A call is made again if that cannot do harm: it was never sent, the server says that it has touched nothing,
+or the call may be repeated (see `native.calls`). Otherwise its fate is unknown, and StoreUnavailable says
+so, as it does of a commit whose answer the database did not give.
+
+Nothing to install: what a client package adds (cookies, redirects, pools that hide which connection was used
+before) is what must not happen here.
+"""
+
+from __future__ import annotations
+
+import random
+import ssl
+import threading
+import time
+from collections import deque
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import urlsplit
+
+from shoal.core.errors import (
+    HubClosed,
+    InvalidUrl,
+    RateExceeded,
+    ShoalError,
+    StoreUnavailable,
+)
+from shoal.forks import renew_in_child
+from shoal.remote.connection import Connection, answered_error
+from shoal.remote.plain_http import Parts
+from shoal.remote.signing import Signer, credentials
+
+DEFAULT_PORT: Final = 7400
+PATIENCE_S: Final = 5.0
+"""How long a call that can be made again is: about as long as a server takes to be started anew."""
+_ANSWER_S: Final = 60.0
+"""How long an answer is waited for, beyond what the server was asked to wait: longer than a store's lock
+is."""
+_KEPT: Final = 64
+_PAUSE_S: Final = (0.02, 1.0)
+_JSON: Final = "application/json"
+
+
+def is_remote(url: object) -> bool:
+    """Whether this names a server."""
+    return isinstance(url, str) and url.startswith(("http://", "https://"))
+
+
+class Transport:
+    """Where calls go. Writer and reader of the fields: any thread, under `_lock`. A forked child begins
+    anew."""
+
+    def __init__(self, url: str, *, context: ssl.SSLContext | None = None) -> None:
+        key, bare = credentials(url)
+        self.scheme, self.servers = _servers(bare)
+        self._signer = None if key is None else Signer(key)
+        self._context = context or (ssl.create_default_context() if self.scheme == "https" else None)
+        self._kept: deque[Connection] = deque()
+        self.renew()
+        renew_in_child(self)
+
+    def renew(self) -> None:
+        """See Renewed. The parent's connections are the parent's: our copies of them are only closed."""
+        for connection in getattr(self, "_kept", ()):
+            connection.close()
+        self._lock = threading.Lock()
+        self._kept = deque()
+        self._used: set[Connection] = set()
+        self._turn = 0
+        self._closed = threading.Event()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed.is_set()
+
+    @property
+    def description(self) -> str:
+        return f"{self.scheme}://{','.join(f'{host}:{port}' for host, port in self.servers)}"
+
+    def call(
+        self,
+        path: str,
+        parts: Parts,
+        *,
+        content_type: str = _JSON,
+        is_repeatable: bool,
+        patience_s: float = PATIENCE_S,
+        wait_s: float = 0.0,
+    ) -> memoryview:
+        """The body of the answer, or the error that was answered, or StoreUnavailable."""
+        deadline = time.monotonic() + patience_s
+        pause_s = _PAUSE_S[0]
+        is_untouched = True
+        while True:
+            failure, is_harmless = self._try(path, parts, content_type, wait_s)
+            if isinstance(failure, memoryview):
+                return failure
+            is_untouched &= is_harmless
+            if isinstance(failure, RateExceeded):
+                pause_s = max(pause_s, 2 * failure.retry_s)  # At least half of it is waited.
+            if not (is_harmless or is_repeatable) or time.monotonic() + pause_s > deadline:
+                failure.untouched = is_untouched  # An attempt before it may have reached the store.
+                raise failure
+            if self._closed.wait(random.uniform(pause_s / 2, pause_s)):
+                raise HubClosed
+            pause_s = min(pause_s * 2, _PAUSE_S[1])
+
+    def _try(
+        self, path: str, parts: Parts, content_type: str, wait_s: float
+    ) -> tuple[memoryview | ShoalError, bool]:
+        """The answer, or a failure and whether the server has surely touched nothing."""
+        try:
+            connection = self.take()
+        except OSError as error:
+            return StoreUnavailable(f"{self.description}: {error}"), True
+        try:
+            status, body, is_kept = connection.exchange(path, content_type, parts, _ANSWER_S + wait_s)
+        except OSError as error:
+            self.give_back(connection, is_kept=False)
+            if self._closed.is_set():
+                raise HubClosed from error
+            where = ":".join(map(str, connection.place))
+            detail = f"{path}: no answer from {where} ({type(error).__name__}: {error})"
+            return StoreUnavailable(detail), False
+        except BaseException:
+            self.give_back(connection, is_kept=False)  # Ctrl-C: an answer may still come, to nobody.
+            raise
+        self.give_back(connection, is_kept=is_kept)
+        if status == HTTPStatus.OK:
+            return body, False
+        answered, is_untouched = answered_error(status, body)
+        if not is_untouched:
+            answered.untouched = False
+            raise answered
+        return answered, True
+
+    def take(self) -> Connection:
+        """A connection: one that is kept, or a new one to the first server that answers."""
+        with self._lock:
+            if self._closed.is_set():
+                raise HubClosed
+            while self._kept:
+                connection = self._kept.pop()
+                if not connection.is_stale:
+                    self._used.add(connection)
+                    return connection
+                connection.close()
+        connection = self._connect()
+        with self._lock:
+            self._used.add(connection)
+        if self._closed.is_set():
+            self.give_back(connection, is_kept=False)
+            raise HubClosed
+        return connection
+
+    def _connect(self) -> Connection:
+        """From the server that answered last, on to the others."""
+        for left in reversed(range(len(self.servers))):
+            turn = self._turn
+            host, port = self.servers[turn % len(self.servers)]
+            try:
+                return Connection(host, port, self._context, self._signer)
+            except OSError:
+                if self._turn == turn:
+                    self._turn = turn + 1
+                if not left:
+                    raise
+        raise AssertionError("there is a server")
+
+    def give_back(self, connection: Connection, *, is_kept: bool) -> None:
+        """Keep it for the next call, or close it."""
+        with self._lock:
+            self._used.discard(connection)
+            if (
+                is_kept
+                and not connection.is_aborted
+                and not self._closed.is_set()
+                and len(self._kept) < _KEPT
+            ):
+                self._kept.append(connection)
+                return
+        connection.close()
+        if not is_kept and len(self.servers) > 1:
+            self._turn += 1  # It may be leaving.
+
+    def close(self) -> None:
+        """Close all connections. Calls under way end with HubClosed."""
+        self._closed.set()
+        with self._lock:
+            kept, self._kept = list(self._kept), deque()
+            used = list(self._used)
+        for connection in kept:
+            connection.close()
+        for connection in used:
+            connection.abort()
+
+
+def _servers(url: str) -> tuple[str, list[tuple[str, int]]]:
+    parts = urlsplit(url)
+    if parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise InvalidUrl("hub", url, "a server is named by its host and port alone: http://host:7400")
+    found = []
+    for place in parts.netloc.split(","):
+        one = urlsplit(f"//{place}")
+        try:
+            host, port = one.hostname, one.port
+        except ValueError as error:
+            raise InvalidUrl("hub", url, f"{error}: http://host:7400") from error
+        if not host or one.username is not None or one.password is not None:
+            raise InvalidUrl("hub", url, "a server is named by its host and port alone: http://host:7400")
+        found.append((host, port or DEFAULT_PORT))
+    return parts.scheme, found

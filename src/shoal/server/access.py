@@ -1,0 +1,297 @@
+"""The door: whose key signed a request, and what its user may do. Rules are in `core.access` and
+`core.replay`; which call needs what is in `native.needs`.
+
+With no user defined everyone may do everything. From the first user on, nothing goes without a key. What the
+store says is believed for CACHE_S seconds, so that a key that is taken away is refused on every server after
+that at the latest.
+
+Another dialect, whose requests are signed in another way, asks three things: `is_on`, `known` (the secret of
+a key, and who it is) and `check_needs` (what a call needs). See `server.sls.admission`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from starlette.types import Scope
+
+from shoal.access_port import AccessStore
+from shoal.core.access import EVERYWHERE, Rights, group_resource, stream_resource
+from shoal.core.errors import (
+    AccessDenied,
+    InvalidInput,
+    NotSignedIn,
+    ReplayedRequest,
+    SignedForAnother,
+    StoreFailure,
+    UnknownGroup,
+)
+from shoal.core.limits import SIGNED_MS
+from shoal.core.model import StreamName
+from shoal.core.replay import Nonces, check_date
+from shoal.native.needs import SEE_GROUP, GroupNumber, Need, StreamNumber, listed, needs_of
+from shoal.server.requests import Refused
+from shoal.server.sealing import VARIABLE, Seal
+from shoal.wire.policies import parse_policy
+from shoal.wire.signing import ANY_SERVER, is_right, parse_header
+
+CACHE_S: Final = 2.0
+"""How long what the store said about a key is believed: a look at every request would cost more than most
+requests do."""
+_CACHED: Final = 10_000
+_DECISIONS: Final = 10_000
+
+Run = Callable[..., Awaitable[Any]]
+"""Calls a function that may wait for the store, in a thread."""
+
+
+class Caller:
+    """Who makes a request: the user's name, and what its policies allow; without them, everything."""
+
+    def __init__(self, name: str, rights: Rights | None = None) -> None:
+        self.name = name
+        self._rights = rights
+        self._decided: dict[tuple[str, str], bool] = {}
+
+    def may(self, action: str, resource: str) -> bool:
+        """Whether it may. The same question is answered from memory."""
+        if self._rights is None:
+            return True
+        found = self._decided.get((action, resource))
+        if found is None:
+            if len(self._decided) >= _DECISIONS:
+                self._decided.clear()
+            found = self._decided[action, resource] = self._rights.allows(action, resource)
+        return found
+
+    @property
+    def may_all(self) -> bool:
+        return self._rights is None
+
+    def __repr__(self) -> str:
+        return f"<Caller {self.name}>"
+
+
+ANYONE: Final = Caller("anyone")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownKey:
+    """A key that may be used, its secret, and whose it is."""
+
+    id: str
+    secret: str = field(repr=False)
+    caller: Caller
+
+
+class Access:
+    """Keeps the door of one server. For one event loop; what waits for the store goes through `run`."""
+
+    def __init__(
+        self,
+        store: AccessStore,
+        seal: Seal | None,
+        *,
+        identity: str,
+        is_needed: bool = False,
+        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._store, self._seal, self._clock_ms = store, seal, clock_ms
+        self.server = secrets.token_hex(8)
+        """Its name, until it ends or its clock is set back: no other server takes what is signed for it."""
+        self._any_server = ANY_SERVER + identity
+        self._nonces = Nonces()
+        self._is_needed = is_needed
+        """Others than this machine reach the server: it does not open up when the last user is deleted."""
+        self.was_on = False
+        """When the store was last asked."""
+        self._looked_s = float("-inf")
+        self._keys: dict[str, tuple[KnownKey, float]] = {}
+        self._strangers: dict[str, float] = {}
+        """Ids that no key had, and when that was: who tries one again costs no look at the store. Apart from
+        the keys, so that those who make up ids push no key out."""
+        self._groups: dict[int, tuple[StreamName, str]] = {}
+        self._streams: dict[int, StreamName] = {}
+
+    def look(self) -> bool:
+        """Whether a user is defined, as of now. Waits for the store."""
+        has_users = self._store.has_users()
+        if has_users and self._seal is None:
+            raise InvalidInput(VARIABLE, "not set", "users are defined, and their keys are sealed with it")
+        self.was_on = has_users or self._is_needed
+        self._looked_s = time.monotonic()
+        return has_users
+
+    async def is_on(self, run: Run) -> bool:
+        """Whether access control is on: whether a user is defined."""
+        if time.monotonic() - self._looked_s > CACHE_S:
+            try:
+                await run(self.look)
+            except InvalidInput as error:
+                raise StoreFailure(str(error)) from error
+        return self.was_on
+
+    # --- Who it is. ---
+
+    async def admit(self, scope: Scope, run: Run) -> tuple[Caller, str | None]:
+        """Who makes a native request, by its head, and the digest that its body has to have; or an error.
+
+        Nothing is remembered of a request whose signature is not right.
+        """
+        if not await self.is_on(run):
+            return ANYONE, None
+        headers = [value for name, value in scope["headers"] if name == b"authorization"]
+        if len(headers) != 1:
+            raise NotSignedIn(
+                "users are defined, so requests have to be signed: connect with http://KEY:SECRET@host"
+                if not headers
+                else "there are several Authorization headers"
+            )
+        signed = parse_header(headers[0].decode("latin-1"))
+        target = scope["raw_path"].decode("latin-1")
+        if scope["query_string"]:
+            target += "?" + scope["query_string"].decode("latin-1")
+        known = await self.known(signed.key, run)
+        if known is None or not is_right(known.secret, signed, method=scope["method"], target=target):
+            raise NotSignedIn(
+                "the key is not known or not enabled, or the signature is not that of its secret"
+            )
+        now_ms = self._clock_ms()
+        if self._nonces.is_behind(now_ms):
+            self.server, self._nonces = secrets.token_hex(8), Nonces()
+        check_date(signed.date_ms, now_ms)
+        if signed.server == self._any_server:
+            nonce = hashlib.sha256(f"{signed.key}:{signed.nonce}".encode()).hexdigest()
+            until_ms = signed.date_ms + _KEPT_MS
+            if not await run(self._store.keep_nonce, nonce, until_ms, now_ms):
+                raise ReplayedRequest
+        elif signed.server == self.server:
+            self._nonces.take(f"{signed.key}:{signed.nonce}", signed.date_ms, now_ms)
+        else:
+            raise Refused(SignedForAnother(server=self.server, store=self._any_server), is_untouched=True)
+        return known.caller, signed.digest
+
+    async def known(self, key_id: str, run: Run) -> KnownKey | None:
+        """A key that is there and enabled."""
+        found = self._keys.get(key_id)
+        if found is not None and time.monotonic() - found[1] <= CACHE_S:
+            return found[0]
+        if time.monotonic() - self._strangers.get(key_id, float("-inf")) <= CACHE_S:
+            return None
+        self._strangers.pop(key_id, None)
+        self._keys.pop(key_id, None)
+        loaded: KnownKey | bool = await run(self._load, key_id)
+        if isinstance(loaded, KnownKey):
+            _bounded(self._keys)[key_id] = (loaded, time.monotonic())
+            return loaded
+        if not loaded:
+            _bounded(self._strangers)[key_id] = time.monotonic()
+        return None
+
+    def _load(self, key_id: str) -> KnownKey | bool:
+        """The key; or, if it cannot be used, whether it is there."""
+        grant = self._store.grant(key_id)
+        if grant is None:
+            return False
+        if not grant.key.is_enabled:
+            return True
+        try:
+            if self._seal is None:
+                raise InvalidInput(VARIABLE, "not set", "the secrets of keys are sealed with it")
+            secret = self._seal.open(key_id, grant.key.sealed)
+            statements = [one for text in grant.policies for one in parse_policy(text)]
+        except InvalidInput as error:  # It is not the caller who is wrong.
+            raise StoreFailure(str(error)) from error
+        return KnownKey(id=key_id, secret=secret, caller=Caller(grant.key.user, Rights(statements)))
+
+    # --- What it may do. ---
+
+    def check(self, caller: Caller, actions: Sequence[str], resource: str) -> None:
+        """AccessDenied, unless the caller may do one of these: on `acs:log:::project/…`, or EVERYWHERE."""
+        if not any(caller.may(action, resource) for action in actions):
+            raise AccessDenied(user=caller.name, action=actions[0], resource=resource)
+
+    async def check_call(
+        self, caller: Caller, part: str, call: str, arguments: Mapping[str, Any], run: Run
+    ) -> None:
+        """AccessDenied, unless the caller may make this native call."""
+        if caller.may_all:
+            return
+        for need in needs_of(part, call, arguments):
+            if isinstance(need.where, str):
+                self.check(caller, need.actions, need.where)
+            else:
+                await self._check_numbered(caller, need.actions, need.where, run)
+
+    def check_append(self, caller: Caller, name: StreamName) -> None:
+        """The same for an append, in any thread."""
+        if not caller.may_all:
+            self.check_needs(caller, needs_of("hub", "append", {"name": name}))
+
+    def check_needs(self, caller: Caller, needs: Iterable[Need]) -> None:
+        """The same for needs that name what they are about, in any thread."""
+        for need in needs:
+            assert isinstance(need.where, str), "a number has to be looked up first"
+            self.check(caller, need.actions, need.where)
+
+    def shown(self, caller: Caller, part: str, call: str, arguments: Mapping[str, Any], value: Any) -> Any:
+        """The answer of a call, without what the caller may not see of a list."""
+        needs = None if caller.may_all else listed(part, call, arguments, value)
+        if needs is None:
+            return value
+        return [
+            one
+            for one, need in zip(value, needs, strict=True)
+            if any(caller.may(action, str(need.where)) for action in need.actions)
+        ]
+
+    async def _check_numbered(
+        self, caller: Caller, actions: Sequence[str], where: GroupNumber | StreamNumber, run: Run
+    ) -> None:
+        """The same for what is named by its number. Who may not see it is told what one is told of a number
+        that nothing has, and hears no name."""
+        resource = await self._resource(where, run)
+        if any(caller.may(action, resource or EVERYWHERE) for action in actions):
+            return  # That nothing is there, the call itself will say.
+        match where:
+            case StreamNumber(number):
+                raise AccessDenied(user=caller.name, action=actions[0], resource=f"stream number {number}")
+            case GroupNumber(number, stream):
+                if resource is not None and any(caller.may(action, resource) for action in SEE_GROUP):
+                    raise AccessDenied(user=caller.name, action=actions[0], resource=resource)
+                raise UnknownGroup(stream=str(stream or "?"), group=str(number))
+
+    async def _resource(self, where: GroupNumber | StreamNumber, run: Run) -> str | None:
+        """What has this number, in the stream that is named with it, if one is; None: nothing has."""
+        match where:
+            case StreamNumber(number):
+                stream = self._streams.get(number) or await run(self._store.stream_place, number)
+                if stream is None:
+                    return None
+                _bounded(self._streams)[number] = stream
+                return stream_resource(stream)
+            case GroupNumber(number, stream_named):
+                found = self._groups.get(number) or await run(self._store.group_place, number)
+                if found is None:
+                    return None
+                _bounded(self._groups)[number] = found
+                stream, group = found
+                if stream_named is not None and stream_named != stream:
+                    raise UnknownGroup(stream=str(stream_named), group=str(number))
+                return group_resource(stream, group)
+
+
+def _bounded(cache: dict[Any, Any]) -> dict[Any, Any]:
+    """The same, with room for one more."""
+    if len(cache) >= _CACHED:
+        cache.clear()
+    return cache
+
+
+_KEPT_MS: Final = 10 * SIGNED_MS
+"""Nonces in the store are kept for longer than needed: the clocks of servers differ."""

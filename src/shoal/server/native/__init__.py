@@ -1,0 +1,1 @@
+"""The native API, over the hub: decode, check, call, encode."""

@@ -1,0 +1,65 @@
+"""Batches that strangers have made, as ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shoal.core.appending import check_batch, check_stamp
+from shoal.core.delaying import Delay
+from shoal.core.errors import InvalidInput, ShoalError
+from shoal.core.limits import RECORD_BYTES_MAX, TIMESTAMP_MS_MAX
+from shoal.core.model import ProducerStamp, StreamInfo
+from shoal.core.ring import checked_hash
+from shoal.hub.local import LocalHub
+from shoal.native.forms import SentBatch, SentDelay
+from shoal.ports import AppendRequest, Submission
+from shoal.wire.accepting import accepted
+from shoal.wire.fitting import check_row_sizes
+from shoal.wire.layout import Layout
+
+
+def requested(
+    hub: LocalHub, stream: StreamInfo, sent: SentBatch, payload: memoryview
+) -> AppendRequest | ShoalError:
+    """What a batch asks of the store, which keeps it as it came; or InvalidInput."""
+    submission, raw_bytes = _submitted(hub.layout(stream), sent, payload)
+    if submission.delays is not None:
+        return hub.prepare(stream, submission)  # What is due together is encoded together.
+    return hub.requested(stream, submission, sent.layout, bytes(payload), raw_bytes=raw_bytes)
+
+
+def _submitted(layout: Layout, sent: SentBatch, payload: memoryview) -> tuple[Submission, int]:
+    """A batch, and its bytes in memory."""
+    if sent.producer is not None:
+        check_stamp(
+            ProducerStamp(
+                producer=sent.producer, epoch=sent.epoch, sequence=sent.sequence, number=sent.number
+            )
+        )
+    batch = accepted(layout, sent.layout, payload)
+    raw_bytes: int = batch.nbytes
+    check_batch(batch.num_rows, raw_bytes)
+    if raw_bytes > RECORD_BYTES_MAX:
+        check_row_sizes(batch)
+    submission = Submission(
+        shard=sent.shard,
+        batch=batch,
+        producer=sent.producer,
+        epoch=sent.epoch,
+        sequence=sent.sequence,
+        number=sent.number,
+        delays=None if sent.delays is None else _delays(sent.delays, batch.num_rows),
+    )
+    return submission, raw_bytes
+
+
+def _delays(sent: Sequence[SentDelay], records: int) -> list[Delay]:
+    if len(sent) != records:
+        raise InvalidInput("delays", f"{len(sent)} of them", f"one for each of the {records} records")
+    for delay in sent:
+        if not 0 <= delay.due_ms <= TIMESTAMP_MS_MAX:
+            raise InvalidInput("due_ms", delay.due_ms, f"from 0 to {TIMESTAMP_MS_MAX}")
+    return [
+        Delay(delay.due_ms, None if delay.place is None else checked_hash(delay.place, "place"))
+        for delay in sent
+    ]

@@ -1,0 +1,227 @@
+"""The protocol of a connection: uvicorn's, with bounds for what strangers send, and a short way for small
+requests and answers, which are what a server does all day.
+"""
+
+from __future__ import annotations
+
+import socket
+from asyncio import TimerHandle, Transport
+from contextlib import suppress
+from typing import Any, Final, Protocol
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from shoal.server.options import ServerOptions
+from shoal.server.requests import EXCHANGE, HEALTH_PATH, TARGET, Headers
+
+_HEAD_BYTES_MAX: Final = 65_536
+
+
+class Unasked(Protocol):
+    """What is answered where there is no request."""
+
+    def malformed(self, target: bytes, headers: Headers) -> bytes: ...
+    def crowded(self, target: bytes, headers: Headers) -> bytes: ...
+
+
+def patient_protocol(application: Unasked, options: ServerOptions) -> type[HttpToolsProtocol]:
+    """The protocol of a connection, which ends those that send their heads too slowly, or too much of them,
+    or nothing that is HTTP, and those that are one too many, unless they ask for the server's health. Who is
+    connected already is left alone."""
+    extra: set[HttpToolsProtocol] = set()
+
+    class Patient(HttpToolsProtocol):
+        def __init__(self, *arguments: Any, **settings: Any) -> None:
+            super().__init__(*arguments, **settings)
+            self._head: TimerHandle | None = None
+            self._head_bytes = 0
+            self._is_in_head = False
+            self.url, self.headers = b"", []  # Until there is a request.
+            self._is_body_due = False
+            self._is_refused = False
+
+        def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            if len(self.connections) > options.connections_max:
+                self._hear_out()
+                return
+            sock = transport.get_extra_info("socket")
+            if sock is not None:
+                with suppress(OSError):
+                    # Who does not take an answer is cut off by the kernel: also while its window is closed.
+                    milliseconds = int(options.send_s * 1000)
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+            self._expect_head()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._head_came()
+            extra.discard(self)
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            """As uvicorn's, without a warning for what strangers send."""
+            if self._is_refused:
+                return
+            if self._head is not None:
+                self._head_bytes += len(data)
+                if self._head_bytes > _HEAD_BYTES_MAX and self._head_bytes - len(data) > 0:
+                    self.transport.close()
+                    return
+            self._unset_keepalive_if_required()
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserError:
+                self.send_400_response("")
+            except httptools.HttpParserUpgrade:
+                pass  # To another protocol: the request is answered in this one.
+            if self._is_body_due:
+                self._ask_for_the_rest()
+            if self._is_in_head and self._head is None:  # Most heads come whole, and need no timer.
+                self._expect_head(len(data))
+
+        def _ask_for_the_rest(self) -> None:
+            """Say at once that the head has come. A client that gathers small packets (Nagle; urllib3 does
+            through a proxy) sends the body only then, and the kernel would wait 40 ms before it says so."""
+            sock = self.transport.get_extra_info("socket")
+            if sock is not None:
+                with suppress(OSError):
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+
+        def send_400_response(self, msg: str) -> None:  # noqa: ARG002
+            """In our own form, or in that of the dialect which the request looks like, as far as it came.
+            What still comes is not read, but the answer has a moment to be heard."""
+            self._is_refused = True
+            self.transport.write(application.malformed(self.url, self.headers))
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+            self.loop.call_later(_EXTRA_S, self.transport.close)
+
+        def on_message_begin(self) -> None:
+            super().on_message_begin()
+            self._is_in_head = True
+
+        def on_body(self, body: bytes) -> None:
+            if not self._is_refused:
+                super().on_body(body)
+
+        def on_message_complete(self) -> None:
+            self._is_body_due = False
+            if not self._is_refused:
+                super().on_message_complete()
+
+        def on_headers_complete(self) -> None:
+            self._is_in_head = False
+            self._head_came()
+            if self in extra and not _is_probe(self.parser.get_method(), self.url):
+                self._refuse()
+                return
+            self._is_body_due = True
+            if not self.url.startswith(b"/"):
+                self.scope[TARGET] = self.url  # type: ignore[typeddict-unknown-key]
+            super().on_headers_complete()
+            if self in extra:
+                self.cycle.keep_alive = False
+            if self.scope["method"] != "HEAD":  # The answer to which has no body, and its head does not wait.
+                self.cycle.transport = _HeadWithBody(self.transport)
+                self.scope[EXCHANGE] = _Exchange(self.cycle, self.transport)  # type: ignore[typeddict-unknown-key]
+
+        def _hear_out(self) -> None:
+            """One too many. It has a moment to say what it wants: a probe of the server's health is answered,
+            anything else, and nothing, is refused."""
+            self.connections.discard(self)
+            if len(extra) >= _EXTRA_MAX:
+                self.transport.close()
+                return
+            extra.add(self)
+            self._head = self.loop.call_later(_EXTRA_S, self._refuse)
+
+        def _refuse(self) -> None:
+            """It is told why, and has a moment to hear it: a connection that is closed upon what the client
+            still sends takes the answer with it."""
+            self._is_refused = True
+            self.transport.write(application.crowded(self.url, self.headers))
+            self.loop.call_later(_EXTRA_S, self.transport.close)
+
+        def _expect_head(self, came: int = 0) -> None:
+            self._head_bytes = came
+            self._head = self.loop.call_later(options.head_s, self.transport.close)
+
+        def _head_came(self) -> None:
+            if self._head is not None:
+                self._head.cancel()
+                self._head = None
+
+    return Patient
+
+
+class _Exchange:
+    """See requests.Exchange. It does to uvicorn's cycle what its `receive` and `send` do, in one step."""
+
+    __slots__ = ("_cycle", "_transport")
+
+    def __init__(self, cycle: RequestResponseCycle, transport: Transport) -> None:
+        self._cycle, self._transport = cycle, transport
+
+    def body(self) -> bytes | None:
+        cycle = self._cycle
+        if cycle.more_body or cycle.disconnected or cycle.response_complete or cycle.waiting_for_100_continue:
+            return None
+        body = bytes(cycle.body)
+        cycle.body = bytearray()
+        cycle.message_event.clear()
+        cycle.flow.resume_reading()
+        return body
+
+    def reply(self, head: bytes, body: bytes) -> bool:
+        cycle = self._cycle
+        if cycle.response_started or cycle.disconnected or cycle.flow.write_paused:
+            return False
+        end = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
+        self._transport.write(b"".join((head, end, body)))
+        cycle.response_started = cycle.response_complete = True
+        cycle.waiting_for_100_continue = False
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            self._transport.close()
+        cycle.on_response()
+        return True
+
+
+class _HeadWithBody(Transport):
+    """What an answer is written to. Its head waits for the beginning of its body: uvicorn writes them one
+    after the other, and two small packets wake a client twice."""
+
+    def __init__(self, transport: Transport) -> None:
+        super().__init__()
+        self._transport = transport
+        self._head = b""
+        self._is_begun = False
+
+    def write(self, data: Any) -> None:
+        if not self._is_begun and not data.startswith(_CONTINUE):
+            self._is_begun, self._head = True, data
+        elif self._head and len(data) <= _TOGETHER:
+            head, self._head = self._head, b""
+            self._transport.write(b"".join((head, data)))
+        else:
+            if self._head:
+                head, self._head = self._head, b""
+                self._transport.write(head)
+            self._transport.write(data)
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+def _is_probe(method: bytes, target: bytes) -> bool:
+    return method in (b"GET", b"HEAD") and target.partition(b"?")[0] == HEALTH_PATH
+
+
+_EXTRA_MAX: Final = 100
+_EXTRA_S: Final = 0.5
+_CONTINUE: Final = b"HTTP/1.1 100 "
+_TOGETHER: Final = 65_536

@@ -1,0 +1,198 @@
+"""A LogHub log is a record: how groups become columns, and columns groups again.
+
+`time` (Unix seconds, as the client says), `time_ns`, `topic`, `source`, `machine`, `tags`, and `contents`, a
+map whose order, repeated keys and bytes are kept. The record's own timestamp is when the server received it,
+which is what cursors by time are about. A stream with other columns is read as well: each column is a field.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shoal.core.limits import BATCH_BYTES_MAX
+from shoal.server.sls.packing import Malformed
+from shoal.server.sls.wire import NO_NUMBER, LogGroup
+from shoal.server.sls.writing import Numbers, field_bytes, logs_bytes, pairs_bytes, rows_bytes
+from shoal.wire.layout import KEY, MEMORY, TIMESTAMP, Layout, stored_schema
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("time", pa.int64()),
+        pa.field("time_ns", pa.int64()),
+        pa.field("topic", pa.string()),
+        pa.field("source", pa.string()),
+        pa.field("machine", pa.string()),
+        pa.field("tags", pa.map_(pa.string(), pa.string())),
+        pa.field("contents", pa.map_(pa.string(), pa.binary())),
+    ]
+)
+STORED: Final = stored_schema(SCHEMA)
+_BATCH_BYTES: Final = BATCH_BYTES_MAX // 2
+_STORED_SCHEMA: Final = Layout(STORED).stored(with_headers=False)
+
+
+def batches_of(group: LogGroup, received_us: int) -> list[pa.RecordBatch]:
+    """The group's logs as batches that may be stored, in order; more than one only if they are large."""
+    count = len(group.times)
+    try:
+        contents = pa.MapArray.from_arrays(
+            pa.array(np.concatenate(([0], group.ends)).astype(np.int32)),
+            group.keys.cast(pa.string()),
+            group.values,
+        )
+        tags = [(key.decode(), value.decode()) for key, value in group.tags]
+        named = [_same(text, count) for text in (group.topic, group.source, group.machine)]
+    except (UnicodeDecodeError, pa.ArrowInvalid) as error:
+        raise Malformed("keys, tags, topic and source are UTF-8; only values may be any bytes") from error
+    columns = [
+        pa.array(np.full(count, received_us, dtype=np.int64)).cast(TIMESTAMP.type),
+        pa.nulls(count, KEY.type),
+        pa.array(group.times),
+        pa.array(group.nanoseconds, mask=group.nanoseconds == NO_NUMBER),
+        *named,
+        _tagged(tags, count),
+        contents,
+    ]
+    batch = pa.record_batch(columns, schema=_STORED_SCHEMA)
+    return list(_cut(batch))
+
+
+def _same(value: bytes | None, count: int) -> pa.Array:
+    text = None if value is None else value.decode()
+    return pa.repeat(pa.scalar(text, pa.string()), count)
+
+
+def _tagged(tags: Sequence[tuple[str, str]], count: int) -> pa.Array:
+    kind = SCHEMA.field("tags").type
+    if tags:
+        return pa.repeat(pa.scalar(tags, kind), count)
+    nothing = pa.array([], pa.string())
+    return pa.MapArray.from_arrays(pa.array(np.zeros(count + 1, np.int32)), nothing, nothing)
+
+
+def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Halves, until each may be stored; one log that is too large alone is the hub's to refuse."""
+    if batch.nbytes <= _BATCH_BYTES or batch.num_rows < 2:
+        yield batch
+        return
+    middle = batch.num_rows // 2
+    for low, high in pairwise((0, middle, batch.num_rows)):
+        # Taken, not sliced: a slice of a map would still be counted, and stored, whole.
+        yield from _cut(batch.take(pa.array(np.arange(low, high))))
+
+
+def groups_of(batches: Sequence[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
+    """The groups of stored batches of a stream, each with its number of logs, as fields of a list of groups.
+
+    Logs of one batch that follow one another and agree in topic, source, machine and tags are one group.
+    """
+    filled = [batch for batch in batches if batch.num_rows]
+    if not filled:
+        return
+    if set(SCHEMA.names) <= set(filled[0].schema.names):
+        ours = [batch.select(SCHEMA.names) for batch in filled]
+    else:
+        ours = [_foreign(batch) for batch in filled]
+    yield from _groups(
+        pa.concat_batches(ours, memory_pool=MEMORY), np.cumsum([batch.num_rows for batch in ours])
+    )
+
+
+def _groups(batch: pa.RecordBatch, ends: Numbers) -> Iterator[tuple[int, bytes]]:
+    """The same of one batch, in which batches end at these rows."""
+    times = np.asarray(batch.column("time").fill_null(0))
+    offsets, keys, values = _map(batch.column("contents"))
+    contents = rows_bytes(pairs_bytes(0x12, keys, values), offsets)
+    logs = logs_bytes(np.maximum(times, 0) & 0xFFFFFFFF, batch.column("time_ns"), contents)
+    offsets, keys, values = _map(batch.column("tags"))
+    tags = rows_bytes(pairs_bytes(0x32, keys, values), offsets)
+    names = [batch.column(name).cast(pa.binary()) for name in _NAMED]
+    begins = np.unique(np.concatenate([[0], *(_changes(column) for column in (*names, tags)), ends]))
+    heads = zip(*(column.take(pa.array(begins[:-1])).to_pylist() for column in (*names, tags)), strict=True)
+    places = np.frombuffer(logs.buffers()[1], np.int32, len(logs) + 1)[begins].tolist()
+    written = memoryview(logs.buffers()[2] or b"")
+    spans, counts = pairwise(places), np.diff(begins).tolist()
+    for count, (low, high), (*named, tagged) in zip(counts, spans, heads, strict=True):
+        parts: list[bytes | memoryview] = [written[low:high]]
+        for tag, value in zip(_NAMED.values(), named, strict=True):
+            if value is not None:
+                parts.append(field_bytes(tag, value))
+        yield count, field_bytes(0x0A, b"".join([*parts, tagged]))
+
+
+def _map(column: pa.MapArray) -> tuple[Numbers, pa.BinaryArray, pa.BinaryArray]:
+    """Where each row ends, and keys and values of all, as bytes."""
+    offsets = np.asarray(column.offsets).astype(np.int64)
+    low, size = int(offsets[0]), int(offsets[-1] - offsets[0])
+    keys = column.keys.slice(low, size).cast(pa.binary())
+    items = column.items.slice(low, size).cast(pa.binary())
+    return offsets - low, keys, items.fill_null(b"") if items.null_count else items
+
+
+def _changes(column: pa.BinaryArray) -> Numbers:
+    """The rows that differ from the one before."""
+    before, after = column[:-1], column[1:]
+    if column.null_count:
+        return 1 + np.flatnonzero(
+            pc.or_(
+                pc.fill_null(pc.not_equal(before, after), False),
+                pc.not_equal(before.is_null(), after.is_null()),
+            )
+        )
+    return 1 + np.flatnonzero(pc.not_equal(before, after))
+
+
+_NAMED: Final = {"topic": 0x1A, "source": 0x22, "machine": 0x2A}
+
+
+def _foreign(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Records that no client of Aliyun's wrote: a field for each column that has a value."""
+    stamps = np.maximum(np.asarray(pc.cast(batch.column("timestamp"), pa.int64())), 0)
+    rows, names = batch.num_rows, [name for name in batch.schema.names if name != "timestamp"]
+    values = [_fields_of(batch.column(name)) for name in names]
+    # All of the first column, then all of the second: taken row by row, without what is null.
+    order = np.arange(len(names) * rows).reshape(len(names), rows).T.reshape(-1)
+    joined = pa.concat_arrays([*values, pa.array([], pa.binary())]).take(pa.array(order))
+    is_there = np.asarray(joined.is_valid())
+    keys = pa.array(names, pa.string()).take(pa.array(order // rows))
+    ends = np.cumsum(is_there.reshape(rows, -1).sum(axis=1))
+    contents = pa.MapArray.from_arrays(
+        pa.array(np.concatenate(([0], ends)).astype(np.int32)),
+        keys.filter(pa.array(is_there)),
+        joined.filter(pa.array(is_there)),
+    )
+    columns = [
+        pa.array(stamps // 1_000_000),
+        pa.array(stamps % 1_000_000 * 1000),
+        _same(b"", rows),
+        _same(b"", rows),
+        _same(None, rows),
+        _tagged([], rows),
+        contents,
+    ]
+    return pa.record_batch(columns, schema=SCHEMA)
+
+
+def _fields_of(column: pa.Array) -> pa.BinaryArray:
+    if column.type in (pa.string(), pa.binary()):
+        return column.cast(pa.binary())
+    return pa.array([None if value is None else _field(value) for value in column.to_pylist()], pa.binary())
+
+
+def _field(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    return json.dumps(value, default=_plain, ensure_ascii=False).encode()
+
+
+def _plain(value: Any) -> Any:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
