@@ -19,7 +19,7 @@ from shoal.spark.executor_reading import Reading, read_spans
 from shoal.spark.hubs import hub_at
 from shoal.spark.plan.filters import Bounds
 from shoal.spark.plan.spans import Span, span_of
-from shoal.spark.plan.starting import Kind, Place
+from shoal.spark.plan.starting import Kind, Place, check_ahead
 from shoal.spark.plan.tasks import Task, tasks
 from shoal.spark.pushing import bounds_of
 from shoal.spark.schema import check_schema
@@ -81,15 +81,18 @@ class ShoalBatchReader(DataSourceReader):
             otherwise=Kind.EARLIEST,
             strict=options.strict,
         )
+        end = options.end or Place(kind=Kind.LATEST)
         ends = offsets_of(
             hub,
             streams,
-            options.end or Place(kind=Kind.LATEST),
+            end,
             option="endingOffsets",
             group=options.group,
             otherwise=Kind.LATEST,
             strict=options.strict,
         )
+        for name, info in streams.items():
+            check_ahead(info, start, starts[name], end, ends[name])
         after = self._bounds.after_ms
         froms = (
             offsets_of(

@@ -26,7 +26,7 @@ from shoal.core.group import MemberStatus
 from shoal.core.holding import Lease
 from shoal.core.limits import CLOCK_MARGIN
 from shoal.core.model import ShardId, StreamName
-from shoal.ports import Fence, HubService
+from shoal.ports import Fence, GroupSaves, HubService
 
 _log: Final = logging.getLogger("shoal.spark")
 
@@ -49,15 +49,17 @@ class BorrowedLeases:
         *,
         owners: Mapping[int, Fence],
         changed: Callable[[], None],
+        check: Callable[[], None] = lambda: None,
     ) -> None:
-        """`name`: of the consumer that holds the shards. `owners`: what to show, by shard.
+        """`name`: of the consumer that holds the shards. `owners`: what to show, by shard. `check` raises
+        Fenced once another attempt of the task has its turn.
 
         `changed` is called, from another thread, when something is not ours any more or is asked back.
         """
         self.name, self.stream, self.group = name, stream, group
         self.refused: ShoalError | None = None
         """Why what was done could not be saved in the end: the store was away for too long."""
-        self._service, self._owners, self._changed = service, owners, changed
+        self._service, self._owners, self._changed, self._check = service, owners, changed, check
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._let_go: set[int] = set()
@@ -107,12 +109,17 @@ class BorrowedLeases:
     # --- What it does. ---
 
     def checkpoint(self, positions: Mapping[int, int], *, epochs: Mapping[int, int] | None = None) -> None:
+        self._service.groups.save(self.stream, self.group_id, self.saves(positions, epochs=epochs).saves)
+
+    def saves(self, positions: Mapping[int, int], *, epochs: Mapping[int, int] | None = None) -> GroupSaves:
         del epochs
+        if not all(self.may_act(shard, self._owners[shard].epoch) for shard in positions):
+            self._check()  # What the last look said holds no more.
         saves = [
             Save(shard=ShardId(shard), epoch=self._owners[shard].epoch, offset=offset)
             for shard, offset in whole_positions(positions).items()
         ]
-        self._service.groups.save(self.stream, self.group_id, saves)
+        return GroupSaves(stream=self.stream, group_id=self.group_id, saves=saves)
 
     def hand_back(self, shards: set[int]) -> None:
         """The task is done with these: user code is told so."""
@@ -186,6 +193,11 @@ class BorrowedLeases:
 
     def _see(self) -> tuple[GroupInfo, dict[ShardId, Lease]]:
         asked_ms = boot_ms()
+        try:
+            self._check()
+        except Fenced as error:
+            _log.warning("%s: another attempt of the task has its turn: %s", self.name, error)
+            return self._service.groups.describe(self.stream, self.group), {}
         info = self._service.groups.describe(self.stream, self.group)
         # A newer incarnation of the same name does not speak for the one that we work for.
         holders = [member for member in info.members if member.name == self.name]

@@ -2,13 +2,16 @@
 
 The query runs elsewhere, and Spark has no way to speak to its source. A group that the hub coordinates has:
 the member is announced to leave, and lets go of its shards at the end of the batch that it is at. A leased
-group has no one to announce it to: there the query is stopped once Spark has found nothing new to read, when
-all that it had read is saved.
+group has no one to announce it to: there the source's process is told by a signal, which goes no further than
+the driver's machine. From elsewhere (Spark Connect) a leased query is stopped once Spark has found nothing
+new to read, when all that it had read is saved.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import socket
 import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -16,9 +19,10 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql.streaming.query import StreamingQuery
 
 from shoal.connect import Hub
-from shoal.core.errors import DrainTimeout, InvalidInput, ShoalError
+from shoal.core.errors import DrainCutShort, DrainFailed, DrainTimeout, InvalidInput
 from shoal.core.group import Coordination
 from shoal.core.names import stream_name
+from shoal.spark.memberships import LEAVE
 from shoal.spark.reasons import reason
 
 _LOOK_S: Final = 0.1
@@ -27,24 +31,24 @@ _LEAVE_S: Final = 5.0
 
 
 class _Seat(NamedTuple):
-    """A member of a group of one stream."""
+    """A member of a group of one stream, and the process that it lives in."""
 
     stream: str
     group: str
     member: str
+    host: str
+    process: int
 
 
 def drain(query: StreamingQuery, hub: Hub, *, timeout: float = 60.0) -> None:
     """Have a query with `member=true` finish its batch, hand its shards over, and stop.
 
-    A query of a leased group is waited for until it finds nothing new. DrainTimeout: it still runs.
+    A query of a leased group is waited for until it finds nothing new, unless its driver runs on this
+    machine. DrainTimeout: it still runs.
     """
     deadline = time.monotonic() + timeout
     seats = _seats(query, deadline)
-    leased = [seat for seat in seats if _is_leased(hub, seat)]
-    for seat in seats:
-        if seat not in leased:
-            _retire(hub, seat)
+    unheard = [seat for seat in seats if not _announced(hub, seat)]
 
     def held(among: list[_Seat] = seats) -> list[str]:
         return [
@@ -55,32 +59,39 @@ def drain(query: StreamingQuery, hub: Hub, *, timeout: float = 60.0) -> None:
         ]
 
     def is_ready() -> bool:
-        told = [seat for seat in seats if seat not in leased]
-        is_idle = not leased or not query.status["isDataAvailable"]
+        told = [seat for seat in seats if seat not in unheard]
+        is_idle = not unheard or not query.status["isDataAvailable"]
         return not query.isActive or (is_idle and not held(told))
 
     if not _until(is_ready, deadline):
         raise DrainTimeout(member=seats[-1].member, shards=held(), waited_s=timeout)
     if not query.isActive and (failed := query.exception()) is not None:
-        raise ShoalError(f"query={query.name!r}: it failed before it had handed over: {reason(failed)}")
+        raise DrainFailed(member=seats[-1].member, reason=reason(failed))
     query.stop()
-    if leased and not _until(lambda: not held(leased), time.monotonic() + _LEAVE_S):
-        raise ShoalError(
-            f"query={query.name!r}: it was stopped in a batch that had just begun; its shards come free "
-            "after the group's timeout, and that batch is repeated"
-        )
+    if unheard and not _until(lambda: not held(unheard), time.monotonic() + _LEAVE_S):
+        raise DrainCutShort(member=unheard[-1].member, shards=held(unheard))
 
 
-def _is_leased(hub: Hub, seat: _Seat) -> bool:
-    found = hub.service.groups.find(stream_name(seat.stream), seat.group)
-    return found.settings.coordination is Coordination.LEASED
-
-
-def _retire(hub: Hub, seat: _Seat) -> None:
-    number = hub.service.groups.find(stream_name(seat.stream), seat.group).id
+def _announced(hub: Hub, seat: _Seat) -> bool:
+    """Tell a member to leave; whether that is possible."""
+    group = hub.service.groups.find(stream_name(seat.stream), seat.group)
+    if group.settings.coordination is Coordination.LEASED:
+        return _signalled(seat)
     for one in hub.describe_group(seat.stream, seat.group).members:
         if one.name == seat.member:
-            hub.service.groups.retire(number, one.incarnation)
+            hub.service.groups.retire(group.id, one.incarnation)
+    return True
+
+
+def _signalled(seat: _Seat) -> bool:
+    """Tell the process, if it is on this machine."""
+    if not seat.process or seat.host != socket.gethostname():
+        return False
+    try:
+        os.kill(seat.process, LEAVE)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
 
 
 def _seats(query: StreamingQuery, deadline: float) -> list[_Seat]:
@@ -92,7 +103,10 @@ def _seats(query: StreamingQuery, deadline: float) -> list[_Seat]:
             for source in progress["sources"]:
                 offset = _parsed(source["latestOffset"])
                 if offset.get("member"):
-                    found.extend(_Seat(one, offset["group"], offset["member"]) for one in offset["streams"])
+                    found.extend(
+                        _Seat(one, offset["group"], offset["member"], offset["host"], offset["process"])
+                        for one in offset["streams"]
+                    )
         return bool(found) or not query.isActive
 
     if not _until(look, deadline) or not found:

@@ -22,7 +22,7 @@ from shoal.core.errors import NotFound, OffsetExpired, OffsetOutOfRange, StoreEr
 from shoal.core.names import stream_name
 from shoal.core.reading import ReadLimits
 from shoal.ports import Fence
-from shoal.spark.hubs import TASK_OUTAGE_S, HubAddress, hub_at
+from shoal.spark.hubs import TASK_OUTAGE_S, HubAddress, task_hub
 from shoal.spark.plan.spans import Span
 from shoal.spark.schema import arrow_schema, fitted
 from shoal.wire.batch import Batch
@@ -48,7 +48,7 @@ class Reading:
 
 def read_spans(reading: Reading, spans: Sequence[Span]) -> Iterator[pa.RecordBatch]:
     """The records of these spans, in order."""
-    hub = hub_at(reading.hub, within_s=TASK_OUTAGE_S)
+    hub = task_hub(reading.hub)
     shaper = Shaper(arrow_schema(reading.schema))
     there = _still_there(hub, reading, spans)
     yield from _sized(

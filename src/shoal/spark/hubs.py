@@ -6,6 +6,7 @@ not made here: an executor on another machine would read an empty hub of its own
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import threading
@@ -18,11 +19,15 @@ from sqlalchemy.exc import ArgumentError
 
 from shoal.connect import Hub, connect
 from shoal.consumer.membership import insist
-from shoal.core.errors import InvalidUrl, StoreError
+from shoal.core.errors import InvalidUrl, StoreError, shown_url
 from shoal.core.limits import DURATION_S_MAX
+from shoal.remote.transport import is_remote
 
 TASK_OUTAGE_S: Final = 60.0
 """How long a task waits for a store that is away: a restart takes less, and a task that fails begins anew."""
+
+_LARGEST_BLOCK: Final = (32 << 20) - 65_536
+"""What glibc takes note of, at most (DEFAULT_MMAP_THRESHOLD_MAX), and room for its own words."""
 
 Key = tuple[int, str, str | None, bool]
 
@@ -32,6 +37,9 @@ class HubAddress(NamedTuple):
 
     url: str
     leases: str | None = None
+
+    def __repr__(self) -> str:
+        return f"HubAddress({shown_url(self.url)!r})"
 
 
 def address_of(url: str, leases: str | None = None) -> HubAddress:
@@ -53,9 +61,36 @@ def hub_at(address: HubAddress, *, keeps: bool = False, within_s: float = 0.0) -
         hub = _hubs.get(key)
         if hub is None:
             every_s = 30.0 if keeps else DURATION_S_MAX
-            opened = partial(connect, address.url, leases=address.leases, housekeeping_s=every_s)
+            opened = partial(connect, address.url, leases=address.leases)
+            if not is_remote(address.url):  # A server sees to retention by itself.
+                opened = partial(opened, housekeeping_s=every_s)
             hub = _hubs[key] = insist(opened, StoreError, within_s)
     return hub
+
+
+def task_hub(address: HubAddress) -> Hub:
+    """The hub of a task's process. What the process has loaded by now stays out of garbage collections.
+
+    Spark collects after each task, and the next task waits for that: over all modules it takes longer than
+    a small batch.
+    """
+    is_new = (os.getpid(), address.url, address.leases, False) not in _hubs
+    hub = hub_at(address, within_s=TASK_OUTAGE_S)
+    if is_new:
+        gc.collect()
+        gc.freeze()
+        _keep_freed_memory()
+    return hub
+
+
+def _keep_freed_memory() -> None:
+    """Let the process keep the memory of a few batches for the next ones.
+
+    glibc gives what is free at the end of its heap back to the system beyond twice the largest block that was
+    ever freed, and a task would fault in each page of every batch anew. So one is freed: as large as counts,
+    and never touched.
+    """
+    bytearray(_LARGEST_BLOCK)
 
 
 def close_hubs() -> None:
@@ -74,6 +109,8 @@ def _whole(name: str, url: str) -> str:
 
 def _file(name: str, url: str) -> Path | None:
     """The file that a URL names; None if it names a server."""
+    if is_remote(url):
+        return None
     try:
         found = make_url(url)
     except (ArgumentError, ValueError):

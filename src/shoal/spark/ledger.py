@@ -36,8 +36,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
+import pyarrow as pa
+
 from shoal.core.errors import (
     DeliveryTimeout,
+    NotRepeated,
     OffsetExpired,
     ProducerFenced,
     ShoalError,
@@ -52,24 +55,12 @@ from shoal.wire.fitting import fit_records
 from shoal.wire.layout import Layout
 
 LEDGER: Final = "spark.ledger"
-_SHARD: Final = ShardId(0)
+SHARD: Final = ShardId(0)
 _KEPT_BYTES: Final = 256_000_000
 _RETRY_S: Final = 120.0
 """As long as a producer tries: a store that restarts is back by then."""
 
 Result = TypeVar("Result")
-
-
-class NotRepeated(ShoalError):
-    """A batch or a task was run again with other rows than before; exactly once cannot be kept."""
-
-    def __init__(self, *, where: str, detail: str) -> None:
-        super().__init__(
-            f"{where} was run before with other rows: {detail}. Rows must come in the same partitions and "
-            "order when a batch is run again: restart with the same number of partitions, put "
-            ".repartition(n) before the sink, sort within partitions (mapInArrow), or run this batch once "
-            "with exactlyOnce=false, which may store rows twice"
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +118,7 @@ class Ledger:
     def __init__(self, service: HubService, project: str) -> None:
         self._service = service
         self._name = StreamName(project, LEDGER)
-        self._ledger = _found_or_made(service, self._name)
-        self._layout = Layout(None)
+        self._ledger = found_or_made(service, self._name)
 
     def begin(self, who: Identity, buffer_bytes: int, end: int | None) -> Beginning:
         """Note that the partition begins, and that it ends after so many rows if that is known already."""
@@ -193,10 +183,9 @@ class Ledger:
         """Where the notes are: these, or those that were there before under their numbers."""
         submissions = []
         for producer, number, facts in notes:
-            value = json.dumps({"query": who.query, "batch": who.batch, **facts}, separators=(",", ":"))
-            record = fit_records(self._layout, [value.encode()], [None], [time.time_ns() // 1_000_000], None)
+            note = written(query=who.query, batch=who.batch, **facts)
             submissions.append(
-                Submission(shard=_SHARD, batch=record, producer=producer, epoch=who.batch, sequence=number)
+                Submission(shard=SHARD, batch=note, producer=producer, epoch=who.batch, sequence=number)
             )
         return [
             self._place(who, answer)
@@ -227,7 +216,7 @@ class Ledger:
 
     def _part(self, offset: int, limits: ReadLimits) -> tuple[list[dict[str, Any]], int]:
         try:
-            part = patiently(lambda: self._service.read(self._name, _SHARD, offset, limits))
+            part = patiently(lambda: self._service.read(self._name, SHARD, offset, limits))
         except OffsetExpired as error:
             raise NotRepeated(
                 where="this batch", detail=f"its notes in {self._name} are no longer kept ({error})"
@@ -267,7 +256,14 @@ def patiently(call: Callable[[], Result]) -> Result:
         wait_s = min(wait_s * 2, 1.0)
 
 
-def _found_or_made(service: HubService, name: StreamName) -> StreamInfo:
+def written(*, query: str, batch: int, **facts: Any) -> pa.RecordBatch:
+    """A note as the ledger takes it. Whoever reads notes knows his own by their query and batch."""
+    value = json.dumps({"query": query, "batch": batch, **facts}, separators=(",", ":"))
+    return fit_records(Layout(None), [value.encode()], [None], [time.time_ns() // 1_000_000], None)
+
+
+def found_or_made(service: HubService, name: StreamName) -> StreamInfo:
+    """The ledger, from the first note on."""
     try:
         return patiently(lambda: service.describe_stream(name))
     except UnknownStream:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -109,6 +110,7 @@ class MemberQuery:
         said = Positions(query=self._query, streams=self._ends).to_json()
         if self._group is not None:
             said |= {"group": self._group.group, "member": self._group.name}
+            said |= {"host": socket.gethostname(), "process": self._group.process}
         return said
 
     def available_now(self) -> None:
@@ -123,6 +125,12 @@ class MemberQuery:
         if self._group is None:
             return
         if self._is_at_work:
+            # Also of a batch that is over, as long as Spark has not asked for the next: nobody says so here.
+            _log.warning(
+                "%s was stopped within a batch: its shards come free after the group's timeout; "
+                "shoal.spark.drain(query, hub) hands them over",
+                self._group.name,
+            )
             self._group.abandon()
         else:
             self._group.leave(

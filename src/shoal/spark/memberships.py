@@ -7,6 +7,9 @@ its group by a name that lives in its checkpoint: one that is restarted takes th
 from __future__ import annotations
 
 import logging
+import os
+import signal
+import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -29,6 +32,9 @@ from shoal.spark.streams import OUTAGE_S
 
 _log: Final = logging.getLogger("shoal.spark")
 
+LEAVE: Final = signal.SIGUSR1
+"""Tells the process of a query's source, on its own machine, to hand over at the end of its batch."""
+
 
 class Memberships:
     """Of one query. Used from one thread, Spark's own."""
@@ -42,6 +48,14 @@ class Memberships:
         self._ids: dict[str, int] = {}
         self._leaving: dict[str, bool] = {}
         self._settings: dict[str, GroupSettings] = {}
+        self._retired: set[str] = set()
+        self._is_told = False
+        """Writer: the handler of a signal. Readers: Spark's thread, which is the same."""
+        self.process = 0
+        """Where LEAVE is heard, if it is: who does not listen for a signal is ended by it."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(LEAVE, self._leave_soon)
+            self.process = os.getpid()
 
     def join(self, streams: Mapping[str, StreamInfo]) -> None:
         """Become a member on each stream that is new, and leave those that are gone, or were made anew.
@@ -65,13 +79,21 @@ class Memberships:
 
     def see(self, stream: str) -> GroupInfo:
         """The group as of now. Who drains the query announces there that it will leave."""
+        if self._is_told and stream not in self._retired:  # Or it would take what it lets go of.
+            insist(self._joined[stream].retire, StoreError, OUTAGE_S)
+            self._retired.add(stream)
         describe = partial(self._hub.service.groups.describe, stream_name(stream), self.group)
         info = insist(describe, StoreError, OUTAGE_S)
         mine = self._joined[stream].incarnation
-        self._leaving[stream] = any(
+        self._leaving[stream] = self._is_told or any(
             member.incarnation == mine and member.status is MemberStatus.LEAVING for member in info.members
         )
         return info
+
+    def _leave_soon(self, *_: object) -> None:
+        """Only a note: it may come while this very thread holds the lock of whatever would be rung. The next
+        look at the streams, a second away at most, sees it."""
+        self._is_told = True
 
     def leases(self, stream: str) -> dict[int, Lease]:
         """What is held, by plain numbers. If the query is to leave, all of it is asked back: a group of which

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType, StructField, StructType
 
 from shoal.connect import Hub
+from shoal.spark.attempts import Turn
 from shoal.spark.news import News
 from shoal.spark.plan.tasks import Task, tasks
 from shoal.spark.processor_job import ProcessorJob, job_of
@@ -74,7 +76,15 @@ class ProcessorReader(ShoalStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, StayPartition)
-        yield from map(tuple, work_on(self._job, partition.member, partition.spans))
+        yield from map(tuple, work_on(self._job, partition.member, partition.spans, _turn()))
 
     def _query(self, hub: Hub, news: News) -> Query:
         return ProcessorQuery(hub, self._options, news, stream=self._job.stream, rules=self._job.rules)
+
+
+def _turn() -> Turn:
+    """Of this attempt."""
+    task: Any = TaskContext.get()
+    assert task is not None, "read() runs in a task"
+    batch = task.getLocalProperty("streaming.sql.batchId")
+    return Turn(int(batch or 0), task.attemptNumber())

@@ -28,7 +28,14 @@ from typing import Final
 import pyarrow as pa
 import xxhash
 
-from shoal.core.errors import OffsetExpired, OutOfSequence, ProducerFenced, ShardClosed, ShoalError
+from shoal.core.errors import (
+    NotRepeated,
+    OffsetExpired,
+    OutOfSequence,
+    ProducerFenced,
+    ShardClosed,
+    ShoalError,
+)
 from shoal.core.limits import BATCH_BYTES_MAX
 from shoal.core.model import Appended, ShardId, StreamInfo
 from shoal.core.reading import ReadLimits
@@ -37,7 +44,7 @@ from shoal.core.routing import ShardMap
 from shoal.ports import HubService, Submission
 from shoal.producer.options import ProducerOptions
 from shoal.producer.queues import Queues
-from shoal.spark.ledger import Identity, NotRepeated, fenced, patiently
+from shoal.spark.ledger import Identity, fenced, patiently
 
 
 class RepeatableWriter:

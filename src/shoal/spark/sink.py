@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType
 
 from shoal.consumer.membership import insist
 from shoal.core.errors import InvalidInput, ShoalError, StoreError
-from shoal.spark.hubs import TASK_OUTAGE_S, hub_at
+from shoal.spark.hubs import TASK_OUTAGE_S, hub_at, task_hub
 from shoal.spark.ledger import Identity
 from shoal.spark.sink_columns import check_columns
 from shoal.spark.sink_options import SinkSettings, sink_settings
@@ -140,7 +140,7 @@ def _checked(
 
 
 def _write(settings: SinkSettings, who: Identity, rows: Iterator[pa.RecordBatch]) -> TaskWritten:
-    service = hub_at(settings.hub, within_s=TASK_OUTAGE_S).service
+    service = task_hub(settings.hub).service
     return TaskWritten(who=who, written=SinkTask(service, settings, who).write(rows))
 
 

@@ -17,15 +17,15 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from shoal.core.errors import InvalidInput
+from shoal.core.errors import InvalidInput, NotRepeated
 from shoal.core.model import DEFAULT_PROJECT
 from shoal.core.names import stream_name
 from shoal.ports import HubService
-from shoal.spark.ledger import Beginning, Contents, Identity, Ledger, NotRepeated, patiently
+from shoal.spark.ledger import Beginning, Contents, Identity, Ledger, patiently
 from shoal.spark.repeating import RepeatableWriter
 from shoal.spark.sink_columns import by_stream, contents, fit
 from shoal.spark.sink_options import SinkSettings
-from shoal.wire.layout import Layout
+from shoal.wire.layout import MEMORY, Layout
 
 STREAMS_MAX: Final = 256
 """Streams that one task writes to. A column of keys taken for names would otherwise open one for each."""
@@ -188,4 +188,4 @@ def _rounds(batches: Iterable[pa.RecordBatch], size: int, ends: list[int]) -> It
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches, memory_pool=MEMORY)

@@ -119,6 +119,10 @@ def source_options(given: Mapping[str, str], *, is_streaming: bool | None = None
         raise InvalidInput("memberName", values["memberName"], "it is for member=true")
     start = _one_of(values, "startingOffsets", "startingTimestamp")
     end = _one_of(values, "endingOffsets", "endingTimestamp")
+    if start is not None and end is not None and start.time_ms > end.time_ms > 0:
+        raise InvalidInput(
+            "startingTimestamp", start.time_ms, f"this is later than endingTimestamp={end.time_ms}"
+        )
     if group is None and Kind.GROUP in {place.kind for place in (start, end) if place is not None}:
         raise InvalidInput("startingOffsets", "group", 'which group? .option("group", …)')
     if values["columns"] is not None and values["includeHeaders"] and "headers" not in values["columns"]:

@@ -29,8 +29,9 @@ from shoal.core.model import ShardId, StreamInfo
 from shoal.core.names import stream_name
 from shoal.core.retry import Policy
 from shoal.ports import Fence
+from shoal.spark.attempts import FIRST, Attempts, Turn
 from shoal.spark.borrowed import OUTAGE_S, BorrowedLeases
-from shoal.spark.hubs import hub_at
+from shoal.spark.hubs import task_hub
 from shoal.spark.plan.spans import Span
 from shoal.spark.processor_job import ProcessorJob, factory_in
 
@@ -56,9 +57,9 @@ class Done(NamedTuple):
     seconds: float
 
 
-def work_on(job: ProcessorJob, member: str, spans: Sequence[Span]) -> list[Done]:
+def work_on(job: ProcessorJob, member: str, spans: Sequence[Span], turn: Turn = FIRST) -> list[Done]:
     """Have these shards processed, in this process; raises what ends the query."""
-    hub = hub_at(job.hub)
+    hub = task_hub(job.hub)
     by_stream: dict[str, list[Span]] = defaultdict(list)
     for span in spans:
         by_stream[span.stream].append(span)
@@ -66,19 +67,23 @@ def work_on(job: ProcessorJob, member: str, spans: Sequence[Span]) -> list[Done]
     stays: list[Stay] = []
     try:
         for mine in by_stream.values():
-            stays.append(Stay(hub, job, member, main, mine))
+            stays.append(Stay(hub, job, member, main, mine, turn=turn))
             stays[-1].start()
-        return [stay.finish() for stay in stays]
-    finally:
+        done = [stay.finish() for stay in stays]
+    except BaseException:
         for stay in stays:
-            stay.close()
+            stay.close(has_failed=True)
+        raise
+    for stay in stays:
+        stay.close()
+    return done
 
 
 class Stay:
     """Of the shards of one stream."""
 
     def __init__(
-        self, hub: Hub, job: ProcessorJob, member: str, main: StreamInfo, spans: Sequence[Span]
+        self, hub: Hub, job: ProcessorJob, member: str, main: StreamInfo, spans: Sequence[Span], *, turn: Turn
     ) -> None:
         self._job, self._began_s = job, time.monotonic()
         self._service = hub.service
@@ -89,6 +94,9 @@ class Stay:
         described = insist(partial(hub.service.describe_stream, self._stream), StoreError, OUTAGE_S)
         if described.id != spans[0].stream_id:
             raise StreamReplaced(str(self._stream))
+        self._attempts = Attempts(hub.service, spans, self._stream.project, turn)
+        found = insist(partial(hub.service.groups.find, self._stream, job.group), StoreError, OUTAGE_S)
+        self._attempts.begin(found.settings.timeout_ms / 1000)
         self._borrowed = BorrowedLeases(
             hub.service,
             self._stream,
@@ -96,6 +104,7 @@ class Stay:
             member,
             owners={span.shard: Fence(*span.owner) for span in spans if span.owner is not None},
             changed=self._changed,
+            check=self._attempts.check,
         )
         try:
             self._runtime = self._made(hub, main)
@@ -134,10 +143,11 @@ class Stay:
         self._ready.set()
         self._changed()
 
-    def close(self) -> None:
-        """Nothing of it goes on: it is over, or another part of the task has failed."""
+    def close(self, *, has_failed: bool = False) -> None:
+        """Nothing of it goes on: it is over, or a part of the task has failed, which Spark will run again."""
         self._runtime.stop(self._job.options.stop_timeout)
-        self._runtime.is_over.wait(self._job.options.stop_timeout + _CLOSE_S)
+        if self._runtime.is_over.wait(self._job.options.stop_timeout + _CLOSE_S) and has_failed:
+            self._attempts.end()
 
     def finish(self) -> Done:
         """Wait for its end, which comes by itself: all is done, or as much as a task has time for."""
@@ -145,6 +155,7 @@ class Stay:
             late = self._late(time.monotonic() - self._began_s)
             if late:
                 self._borrowed.hand_back(late)
+        self._attempts.give_way(self._job.batch_s)
         if self._runtime.error is not None:
             raise self._runtime.error
         if self._borrowed.refused is not None:

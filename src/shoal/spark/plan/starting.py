@@ -101,6 +101,26 @@ def resolved(
     return found
 
 
+def check_ahead(
+    info: StreamInfo, place: Place, starts: Mapping[int, int], end: Place, ends: Mapping[int, int]
+) -> None:
+    """Refuse a start that lies behind its end: a read of nothing would look like a stream without records.
+
+    Not of a group that has come further: it moves by itself.
+    """
+    if Kind.GROUP in {place.kind, end.kind}:
+        return
+    for shard, start in starts.items():
+        if start > ends[shard]:
+            raise InvalidInput(
+                "startingTimestamp" if place.kind is Kind.TIME else "startingOffsets",
+                start,
+                f"in {info.full_name}, shard {shard}, this is behind "
+                f"{'endingTimestamp' if end.kind is Kind.TIME else 'endingOffsets'}={ends[shard]}; "
+                "let the read begin where it ends, or before",
+            )
+
+
 def group_start(info: StreamInfo, place: Place) -> dict[int, int]:
     """Where a group that is made begins, by shard; those that are not named begin at their first record."""
     given = place.offsets.get(str(info.full_name), place.offsets.get("", {}))
