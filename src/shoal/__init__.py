@@ -17,7 +17,8 @@ from shoal.core.model import Appended, Position, ProducerStamp, Scaling, Shard, 
 from shoal.core.polling import StreamShard
 from shoal.core.retry import Backoff, FailureRules, Policy
 from shoal.core.tasks import Reason
-from shoal.producer import AsyncProducer, BatchFuture, Producer, ProducerOptions, SendFuture
+from shoal.outbox import Outbox, OutboxFallback, OutboxRelay, RelayOptions
+from shoal.producer import AsyncProducer, BatchFuture, Producer, ProducerOptions, ProducerStats, SendFuture
 from shoal.wire.batch import Batch
 from shoal.wire.record import Record
 
@@ -39,16 +40,21 @@ __all__ = [
     "Hub",
     "OffsetExpired",
     "OffsetOutOfRange",
+    "Outbox",
+    "OutboxFallback",
+    "OutboxRelay",
     "Policy",
     "Position",
     "Processor",
     "Producer",
     "ProducerOptions",
     "ProducerStamp",
+    "ProducerStats",
     "Reason",
     "RebalanceListener",
     "ReceivedBatch",
     "Record",
+    "RelayOptions",
     "Scaling",
     "SendFuture",
     "Shard",

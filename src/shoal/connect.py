@@ -1,33 +1,30 @@
 """The front door: `shoal.connect(url)` and the hub that it returns.
 
 A hub is the same object over any service, in process or remote. It takes what users find natural to give
-(names, seconds, lists of values) and hands on values; it keeps no state and no rules of its own.
+(names, seconds, lists of values) and hands on values; it keeps no rules of its own.
 """
 
 from __future__ import annotations
 
-import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from shoal.core.appending import check_stamp
 from shoal.core.balance import Strategy
 from shoal.core.checking import is_number, is_whole
 from shoal.core.errors import (
-    EmptyBatch,
     InvalidInput,
-    ShoalError,
     StreamExists,
     UnknownProject,
     UnknownStream,
 )
-from shoal.core.limits import FIRST_USE_SHARDS, GROUPS_PER_STREAM
+from shoal.core.group import Note
+from shoal.core.limits import FIRST_USE_SHARDS, GROUPS_PER_STREAM, PRODUCER_STATE_KEPT_MS
 from shoal.core.lineage import find_shard
 from shoal.core.model import (
     Appended,
@@ -43,30 +40,36 @@ from shoal.core.model import (
 from shoal.core.names import checked_name, stream_name
 from shoal.core.reading import ReadLimits
 from shoal.core.retention import checked_retention
-from shoal.core.ring import checked_hash, checked_shard_count, key_bytes
+from shoal.core.ring import checked_hash, checked_shard_count
+from shoal.core.sending import checked_strategy
+from shoal.front.appending import PlainAppends
 from shoal.front.arguments import choice, flag, retention_ms
 from shoal.front.dead import DeadCalls
 from shoal.front.groups import GroupCalls
 from shoal.front.scaling import ScalingCalls
+from shoal.hub.local import KEEPER_INTERVAL_S as HOUSEKEEPING_S
 from shoal.hub.local import LocalHub
-from shoal.ports import HubService, Submission
+from shoal.ports import HubService
 from shoal.producer import Producer, ProducerOptions
+from shoal.remote.hub import RemoteHub
+from shoal.remote.transport import is_remote
 from shoal.store.sql.store import SQLStore
 from shoal.wire.batch import Batch
-from shoal.wire.fitting import check_headers, check_value, fit_columns, fit_records
-from shoal.wire.layout import Layout, SchemaLike, stored_schema
-from shoal.wire.record import Record
+from shoal.wire.layout import SchemaLike, stored_schema
 from shoal.wire.timestamps import timestamp_ms
+
+PRODUCERS_KEPT_S: Final = PRODUCER_STATE_KEPT_MS / 1000
 
 
 def connect(
     url: str,
     *,
     durable: bool = True,
-    housekeeping_s: float = 30.0,
+    housekeeping_s: float = HOUSEKEEPING_S,
     groups_per_stream: int = GROUPS_PER_STREAM,
     strategies: Mapping[str, Strategy] | None = None,
     leases: str | None = None,
+    producers_kept: timedelta | float = PRODUCERS_KEPT_S,
 ) -> Hub:
     """Open a hub: `sqlite:///data/shoal.db`, `postgresql://user@host/db`, `mysql://user@host/db`.
 
@@ -74,8 +77,47 @@ def connect(
     lose acknowledged records at a power cut is taken all the same. Retention runs every `housekeeping_s`.
     `strategies` are functions of your own that spread shards over consumers, by the name that groups
     know them by; every process that decides for such a group needs them. `leases` is the URL of another
-    database for the tables of leased groups; without it they are beside the log.
+    database for the tables of leased groups; without it they are beside the log. A producer that is
+    silent for `producers_kept`, a timedelta or seconds, is forgotten: until then a repeat is known.
+
+    `http://host:7400` (or https, or several servers of one store: `http://a:7400,b:7400`) is a hub that
+    `shoal serve` keeps; all the other settings are that server's to have.
     """
+    if is_remote(url):
+        _refuse_settings_of_a_server(
+            durable=durable,
+            housekeeping_s=housekeeping_s,
+            groups_per_stream=groups_per_stream,
+            strategies=strategies,
+            leases=leases,
+            producers_kept=producers_kept,
+        )
+        remote = RemoteHub(url)
+        return Hub(remote, remote.description)
+    local = open_local(
+        url,
+        durable=durable,
+        housekeeping_s=housekeeping_s,
+        groups_per_stream=groups_per_stream,
+        strategies=strategies,
+        leases=leases,
+        producers_kept=producers_kept,
+    )
+    return Hub(local, local.description)
+
+
+def open_local(
+    url: str,
+    *,
+    durable: bool = True,
+    housekeeping_s: float = HOUSEKEEPING_S,
+    groups_per_stream: int = GROUPS_PER_STREAM,
+    strategies: Mapping[str, Strategy] | None = None,
+    leases: str | None = None,
+    producers_kept: timedelta | float = PRODUCERS_KEPT_S,
+    noted: Callable[[Sequence[Note]], None] | None = None,
+) -> LocalHub:
+    """A hub in this process: see `connect`. `noted` is told what happened in groups, for counting."""
     if not is_number(housekeeping_s) or housekeeping_s <= 0:
         raise InvalidInput("housekeeping_s", housekeeping_s, "seconds, more than 0")
     if not is_whole(groups_per_stream) or groups_per_stream < 1:
@@ -84,20 +126,45 @@ def connect(
         checked_name("strategies", name)
         if not callable(strategy):
             raise InvalidInput("strategies", name, "a strategy is a function of shards, members and held")
+    kept_ms = retention_ms(producers_kept, "producers_kept")
+    if not kept_ms:
+        raise InvalidInput("producers_kept", producers_kept, "a timedelta or seconds, more than 0")
     store = SQLStore.open(url, durable=durable)
     try:
         lease_store = None if leases is None else SQLStore.open(leases, durable=durable)
     except BaseException:
         store.close()
         raise
-    hub = LocalHub(
+    return LocalHub(
         store,
         leases=lease_store,
         keeper_interval_s=housekeeping_s,
         strategies=strategies,
         groups_per_stream=groups_per_stream,
+        producers_kept_ms=kept_ms,
+        noted=noted,
     )
-    return Hub(hub, store.description)
+
+
+def _refuse_settings_of_a_server(
+    *,
+    durable: bool,
+    housekeeping_s: float,
+    groups_per_stream: int,
+    strategies: Mapping[str, Strategy] | None,
+    leases: str | None,
+    producers_kept: timedelta | float,
+) -> None:
+    for field, value, usual in (
+        ("durable", durable, True),
+        ("housekeeping_s", housekeeping_s, HOUSEKEEPING_S),
+        ("groups_per_stream", groups_per_stream, GROUPS_PER_STREAM),
+        ("strategies", strategies, None),
+        ("leases", leases, None),
+        ("producers_kept", producers_kept, PRODUCERS_KEPT_S),
+    ):
+        if value != usual:
+            raise InvalidInput(field, value, "a server has its own; start 'shoal serve' with it")
 
 
 class Hub(GroupCalls, DeadCalls, ScalingCalls):
@@ -107,6 +174,7 @@ class Hub(GroupCalls, DeadCalls, ScalingCalls):
         super().__init__(service)
         self._description = description
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+        self._appends = PlainAppends(service)
 
     @property
     def service(self) -> HubService:
@@ -125,12 +193,15 @@ class Hub(GroupCalls, DeadCalls, ScalingCalls):
         retention_bytes: int | None = None,
         compression: str = "lz4",
         hash: str = "xxh64",
+        strategy: str | None = None,
     ) -> StreamInfo:
         """Make a stream of equal shards. `project/stream` makes the project too, if it is new.
 
         `schema` gives it typed columns: a pyarrow.Schema, or a dict of name to type. `retention` is an age,
         in seconds or as a timedelta; without one, and without `retention_bytes`, records are kept for ever.
+        `strategy` is what producers make of failed attempts: see `set_strategy`.
         """
+        order = checked_strategy(strategy)
         settings = StreamSettings(
             hash=choice("hash", hash, KeyHash),
             compression=choice("compression", compression, Compression),
@@ -138,7 +209,10 @@ class Hub(GroupCalls, DeadCalls, ScalingCalls):
             retention_bytes=checked_retention("retention_bytes", retention_bytes),
             schema=stored_schema(schema),
         )
-        return self._service.create_stream(stream_name(name), settings, checked_shard_count(shards))
+        made = self._service.create_stream(stream_name(name), settings, checked_shard_count(shards))
+        if order is not None:
+            self._service.set_strategy(made.full_name, order)
+        return made
 
     def ensure_stream(self, name: str, shards: int = FIRST_USE_SHARDS, **settings: Any) -> StreamInfo:
         """The stream as of now; made, as by `create_stream`, if it is not there."""
@@ -199,11 +273,19 @@ class Hub(GroupCalls, DeadCalls, ScalingCalls):
     # --- Records. ---
 
     def producer(
-        self, stream: str, options: ProducerOptions | None = None, *, create: bool = False, **settings: Any
+        self,
+        stream: str,
+        options: ProducerOptions | None = None,
+        *,
+        name: str | None = None,
+        create: bool = False,
+        **settings: Any,
     ) -> Producer:
         """A producer for a stream, with ProducerOptions or with its fields as keywords.
 
-        With `create`, a stream that is not there is made, with two shards.
+        With a `name` it may come again after a crash: whoever had the name before is fenced on this stream
+        (ProducerFenced), and what was sent with a `number` is not stored twice. With `create`, a stream that
+        is not there is made, with two shards.
         """
         if settings:
             if options is not None:
@@ -215,7 +297,7 @@ class Hub(GroupCalls, DeadCalls, ScalingCalls):
             except TypeError as error:
                 raise InvalidInput("options", sorted(settings), str(error)) from error
         found = self.ensure_stream(stream) if flag("create", create) else self.describe_stream(stream)
-        producer = Producer(self._service, found, options)
+        producer = Producer(self._service, found, options, name=name)
         self._producers.add(producer)
         return producer
 
@@ -233,27 +315,7 @@ class Hub(GroupCalls, DeadCalls, ScalingCalls):
         This is the plain way, without routing or retries; a producer does both. With a `stamp` (producer,
         epoch, sequence) a batch that is repeated is stored once.
         """
-        info = self._service.describe_stream(stream_name(stream))
-        found = find_shard(info, shard)
-        layout = Layout(info.settings.schema)
-        if isinstance(records, pa.Table | pa.RecordBatch):
-            batch = fit_columns(layout, records, key_column, _now_ms())
-        else:
-            batch = _fit_list(layout, records)
-        submission = Submission(shard=found.id, batch=batch)
-        if stamp is not None:
-            check_stamp(stamp)
-            submission = Submission(
-                shard=found.id,
-                batch=batch,
-                producer=stamp.producer,
-                epoch=stamp.epoch,
-                sequence=stamp.sequence,
-            )
-        answer = self._service.append(info, [submission])[0]
-        if isinstance(answer, ShoalError):
-            raise answer
-        return answer
+        return self._appends.append(stream, shard, records, key_column=key_column, stamp=stamp)
 
     def read(
         self,
@@ -291,6 +353,10 @@ class Hub(GroupCalls, DeadCalls, ScalingCalls):
         """The first offset at or after a time: milliseconds since 1970, or a datetime with a time zone."""
         return self._service.offset_at(stream_name(stream), shard, timestamp_ms(time))
 
+    def count_delayed(self, stream: str) -> int:
+        """How many records were sent with `deliver_at`, and are to come."""
+        return self._service.count_delayed(stream_name(stream))
+
     # --- Keeping. ---
 
     def stats(self, stream: str) -> StreamStats:
@@ -323,24 +389,3 @@ class Hub(GroupCalls, DeadCalls, ScalingCalls):
 
     def __repr__(self) -> str:
         return f"<Hub {self._description}>"
-
-
-def _fit_list(layout: Layout, records: object) -> pa.RecordBatch:
-    """A list of values, or of Records, as a batch."""
-    if isinstance(records, bytes | str | Mapping) or not isinstance(records, Sequence):
-        raise InvalidInput("records", type(records).__name__, "give a list of records, or Arrow columns")
-    if not records:
-        raise EmptyBatch("records", "0 records", "append at least one record")
-    now_ms = _now_ms()
-    values, keys, times, headers = [], [], [], []
-    for record in records:
-        is_record = isinstance(record, Record)
-        values.append(check_value(layout, record.value if is_record else record)[0])
-        keys.append(key_bytes(record.key) if is_record else None)
-        times.append(timestamp_ms(record.timestamp) if is_record else now_ms)
-        headers.append(check_headers(record.headers) if is_record else None)
-    return fit_records(layout, values, keys, times, headers if any(headers) else None)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -1,9 +1,10 @@
-"""Workers for Prometheus: needs `pip install 'shoal[metrics]'`.
+"""Workers and producers for Prometheus: needs `pip install 'shoal[metrics]'`.
 
     registry = shoal.metrics.register(worker)         # the default registry, or one of yours
     prometheus_client.start_http_server(9400)
 
-Names begin with `shoal_worker_`, labels are stream, group and consumer, and shard where it makes sense.
+Names begin with `shoal_worker_`, labels are stream, group and consumer, and shard where it makes sense; or
+with `shoal_producer_` (`register_producer`), and labels are stream and producer.
 Figures are read when they are asked for; a scrape asks nothing of the store.
 """
 
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from shoal.consumer.figures import WorkerFigures
 from shoal.consumer.worker import Worker
 from shoal.core.errors import MissingPackage
+from shoal.producer import Producer
 
 try:
     import prometheus_client
@@ -77,6 +79,55 @@ class WorkerCollector(Collector):
 def register(worker: Worker | Source, registry: CollectorRegistry | None = None) -> WorkerCollector:
     """Add a worker's figures to a registry; without one, to the default. What to `unregister` later."""
     collector = WorkerCollector(worker)
+    (registry or prometheus_client.REGISTRY).register(collector)
+    return collector
+
+
+_PRODUCER_COUNTERS: Final = {
+    "records": "Records stored",
+    "batches": "Batches that they were stored in",
+    "bytes": "Bytes stored, as they were in the buffer",
+    "delayed": "Of the records, those that come later",
+    "repeats": "Numbered records that an earlier life had stored",
+    "transactions": "Transactions committed",
+    "calls": "Calls of the hub, to store batches",
+    "retries": "Calls that failed for a passing reason, and were made again",
+    "failed": "Records whose futures failed",
+    "refused": "Batches that came to a shard that was closed",
+    "reordered": "Records that lost their place after failed attempts",
+    "outboxed": "Records that went to the outbox",
+    "moved": "Batches that went to other shards than they were gathered for",
+    "lives": "Epochs",
+    "blocked": "Times that send waited because the buffer was full",
+}
+
+
+class ProducerCollector(Collector):
+    """Gives the figures of one producer whenever a registry asks."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+
+    def collect(self) -> Iterable[Metric]:
+        """See Collector."""
+        stats, labels = self._producer.stats, (self._producer.stream, self._producer.name or "")
+        for name, text in _PRODUCER_COUNTERS.items():
+            counter = CounterMetricFamily(f"shoal_producer_{name}", text, labels=_PRODUCER_LABELS)
+            counter.add_metric(labels, getattr(stats, name))
+            yield counter
+        waiting = GaugeMetricFamily(
+            "shoal_producer_buffered_bytes", "Bytes that wait to be stored", labels=_PRODUCER_LABELS
+        )
+        waiting.add_metric(labels, stats.buffered_bytes)
+        yield waiting
+
+
+_PRODUCER_LABELS: Final = ("stream", "producer")
+
+
+def register_producer(producer: Producer, registry: CollectorRegistry | None = None) -> ProducerCollector:
+    """The same for a producer. What to `unregister` once it is closed; one of a stream and name at a time."""
+    collector = ProducerCollector(producer)
     (registry or prometheus_client.REGISTRY).register(collector)
     return collector
 

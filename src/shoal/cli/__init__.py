@@ -1,4 +1,4 @@
-"""The `shoal` command: streams, groups, producing, tailing, workers and a demo, over any hub.
+"""The `shoal` command: streams, groups, producing, tailing, workers, a server and a demo, over any hub.
 
 A thin edge: it turns words into calls of `shoal.connect`'s hub and answers into tables or JSON. It has no
 rules about streams, shards or groups; what is refused is refused by the hub, and this edge says so in one
@@ -26,11 +26,14 @@ from typing import Annotated
 import typer
 
 from shoal import __version__
+from shoal.cli.access import keys, policies, users
 from shoal.cli.demo import demo as demo_command
 from shoal.cli.exits import EdgeGroup
 from shoal.cli.group import groups
 from shoal.cli.options import DEFAULT_HUB
+from shoal.cli.outbox import outboxes
 from shoal.cli.produce import produce as produce_command
+from shoal.cli.serve import serve as serve_command
 from shoal.cli.stream import streams
 from shoal.cli.tail import tail as tail_command
 from shoal.cli.work import work as work_command
@@ -46,9 +49,14 @@ app = typer.Typer(
 )
 app.add_typer(streams, name="stream")
 app.add_typer(groups, name="group")
+app.add_typer(outboxes, name="outbox")
+app.add_typer(users, name="user")
+app.add_typer(keys, name="key")
+app.add_typer(policies, name="policy")
 app.command()(produce_command)
 app.command()(tail_command)
 app.command()(work_command)
+app.command()(serve_command)
 app.command()(demo_command)
 
 _HELP = f"""A sharded log that keeps every key in order.

@@ -67,6 +67,9 @@ TABLE: Final[dict[type[Exception], ExitCode]] = {
     errors.ConsumerClosed: ExitCode.FAILURE,
     errors.PollTooLate: ExitCode.CONFLICT,
     errors.DrainTimeout: ExitCode.CONFLICT,
+    errors.DrainFailed: ExitCode.FAILURE,
+    errors.DrainCutShort: ExitCode.CONFLICT,
+    errors.NotRepeated: ExitCode.CONFLICT,
     errors.WokenUp: ExitCode.FAILURE,
     errors.DeserializationFailed: ExitCode.INVALID,
     errors.BufferFull: ExitCode.STORE_BUSY,
@@ -80,7 +83,18 @@ TABLE: Final[dict[type[Exception], ExitCode]] = {
     errors.StoreRefused: ExitCode.INVALID,
     errors.StoreError: ExitCode.FAILURE,
     errors.ProducerClosed: ExitCode.FAILURE,
+    errors.TransactionEnded: ExitCode.FAILURE,
     errors.HubClosed: ExitCode.FAILURE,
+    # The server is there, and does not let us in, or not do this.
+    errors.NotSignedIn: ExitCode.INVALID,
+    errors.RateExceeded: ExitCode.STORE_BUSY,
+    errors.ClockSkewed: ExitCode.INVALID,
+    errors.ReplayedRequest: ExitCode.FAILURE,
+    errors.SignedForAnother: ExitCode.FAILURE,
+    errors.AccessDenied: ExitCode.INVALID,
+    errors.UserExists: ExitCode.CONFLICT,
+    errors.PolicyExists: ExitCode.CONFLICT,
+    errors.PolicyInUse: ExitCode.CONFLICT,
 }
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final, assert_never
 
 from shoal import Batch, Hub
+from shoal.cli.repeating import patiently
 from shoal.cli.values import AtOffset, AtTime, Earliest, Latest, Start
 from shoal.core.errors import OffsetExpired, UnknownStream
 from shoal.core.lineage import children, find_shard, readable
@@ -20,6 +22,10 @@ _PAUSE_S: Final = 0.2
 """Between two looks at a stream that has nothing new: not felt by who watches a screen."""
 _PAUSE_PER_LOOK: Final = 50
 """A pause is at least this many times what a look takes: a stream of many shards is looked at more seldom."""
+_PAUSE_S_MAX: Final = 5.0
+"""However long a look took: most of it may have been an outage."""
+_AWAY_S: Final = 1.0
+"""Between two looks for a store that is away."""
 _PAGE_BYTES: Final = 4_000_000
 
 
@@ -50,17 +56,19 @@ class LineageReader:
         self._positions: dict[int, int] = {each.id: self._begin(each, start) for each in begun}
 
     def batches(self, *, follow: bool = False, records_max: int | None = None) -> Iterator[Batch]:
-        """What is there now; with `follow`, and what comes after, until a single shard that is read ends."""
+        """What is there now; with `follow`, and what comes after, until a single shard that is read ends,
+        however long the store is away meanwhile."""
         left = records_max
         while left is None or left > 0:
             looked_s = time.monotonic()
             if follow:
-                self._look()
+                patiently(self._look, _AWAY_S)
             is_idle = True
             for shard in self._due():
                 if left == 0:
                     return
-                batch = self._read(shard, left)
+                read = partial(self._read, shard, left)
+                batch = patiently(read, _AWAY_S) if follow else read()
                 if len(batch) == 0:
                     continue
                 is_idle = False
@@ -69,7 +77,8 @@ class LineageReader:
             if is_idle:
                 if not follow or self.continued_in:
                     return
-                time.sleep(max(_PAUSE_S, (time.monotonic() - looked_s) * _PAUSE_PER_LOOK))
+                took_s = time.monotonic() - looked_s
+                time.sleep(min(max(_PAUSE_S, took_s * _PAUSE_PER_LOOK), _PAUSE_S_MAX))
 
     @property
     def continued_in(self) -> list[ShardId]:

@@ -15,7 +15,8 @@ HubUrl = Annotated[
         "--hub",
         envvar="SHOAL_HUB",
         metavar="URL",
-        help="The hub: sqlite:///file.db, postgresql://…, mysql://…  Keep passwords in the variable.",
+        help="The hub: sqlite:///file.db, postgresql://…, mysql://…, http://host:7400. "
+        "Keep passwords in the variable.",
     ),
 ]
 StreamArgument = Annotated[

@@ -26,14 +26,20 @@ def checked_interval(field: str, seconds: float) -> float:
 
 
 def looks(look: Callable[[], _Seen], every_s: float) -> Iterator[_Seen]:
-    """What each look sees. The first must succeed; a later one that may succeed another time is passed over.
+    """What each look sees. The first must succeed; one that fails later is made again if it may succeed."""
+    yield look()
+    while True:
+        time.sleep(every_s)
+        yield patiently(look, every_s)
+
+
+def patiently(look: Callable[[], _Seen], every_s: float) -> _Seen:
+    """What a look sees once it succeeds, unless it fails for good.
 
     An outage is told once, on standard error, and so is its end.
     """
-    yield look()
     is_away = False
     while True:
-        time.sleep(every_s)
         try:
             seen = look()
         except ShoalError as error:
@@ -42,8 +48,8 @@ def looks(look: Callable[[], _Seen], every_s: float) -> Iterator[_Seen]:
             if not is_away:
                 output.note(f"{error}; looking again every {every_s:g} s")
             is_away = True
+            time.sleep(every_s)
             continue
         if is_away:
             output.note("the store is there again")
-        is_away = False
-        yield seen
+        return seen

@@ -12,8 +12,9 @@ from shoal.cli.asking import Yes, confirm
 from shoal.cli.options import DEFAULT_HUB, AsJson, HubUrl, ShardArgument, StreamArgument
 from shoal.cli.resharding import follow_closed
 from shoal.cli.stream_scaling import hot, scale
+from shoal.cli.stream_strategy import STRATEGY_HELP, set_strategy
 from shoal.cli.values import parse_duration, parse_schema, parse_seconds, parse_size
-from shoal.core.model import Compression, KeyHash
+from shoal.core.model import Compression, KeyHash, SendStrategy
 
 streams = typer.Typer(help="Create, show, reshape and delete streams.", no_args_is_help=False)
 
@@ -39,6 +40,7 @@ def create(
         str | None,
         typer.Option(metavar="COLUMNS", help="Typed columns: amount:int64,customer:string. Without, bytes."),
     ] = None,
+    strategy: Annotated[SendStrategy | None, typer.Option(help=STRATEGY_HELP)] = None,
     json: AsJson = False,
 ) -> None:
     """Make a stream; PROJECT/NAME makes the project too."""
@@ -54,6 +56,7 @@ def create(
             retention_bytes=kept_bytes,
             compression=compression,
             hash=hash_,
+            strategy=strategy,
         )
     if json:
         output.print_json(output.stream_json(info))
@@ -169,6 +172,7 @@ def reshard(
 
 streams.command()(scale)
 streams.command()(hot)
+streams.command("strategy")(set_strategy)
 
 
 @streams.command()

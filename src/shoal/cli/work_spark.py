@@ -11,10 +11,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 import typer
@@ -25,6 +23,7 @@ from shoal.cli.exits import ExitCode, exit_code_of
 from shoal.cli.work_asked import Asked, see_group
 from shoal.core.errors import InvalidInput, MissingPackage, ShoalError
 from shoal.fleet.loading import load
+from shoal.stopping import heeding_signals
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +63,7 @@ def work_on_spark(work: Asked, setting: SparkSetting) -> None:
     asked = threading.Event()
     failed: str | None = None
     try:
-        with connect(work.hub, leases=work.leases) as hub, _signals(asked):
+        with connect(work.hub, leases=work.leases) as hub, heeding_signals(_heard(asked)):
             query = run(
                 spark,
                 stream=work.stream,
@@ -197,20 +196,12 @@ def _conf(given: Sequence[str]) -> dict[str, str]:
     return found
 
 
-@contextmanager
-def _signals(asked: threading.Event) -> Iterator[None]:
-    """SIGTERM and Ctrl-C ask for a stop; the second one ends it at once."""
-    times: list[int] = []
+def _heard(asked: threading.Event) -> Callable[[signal.Signals], None]:
+    """Asks for a stop; the second time it ends it at once."""
 
-    def ask(number: int, _: FrameType | None) -> None:
-        times.append(number)
-        asked.set()
-        if len(times) > 1:
+    def ask(_: signal.Signals) -> None:
+        if asked.is_set():
             raise KeyboardInterrupt
+        asked.set()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    return ask

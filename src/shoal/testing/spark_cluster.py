@@ -31,7 +31,7 @@ import psutil
 from shoal.testing import guard
 from shoal.testing.machine import free_port
 from shoal.testing.server import ServerFailed
-from shoal.testing.spark_home import make_quick_home
+from shoal.testing.spark_home import given_quick_home, make_quick_home
 
 START_SECONDS_MAX: Final = 90.0
 """Three JVMs on a busy machine with two cores."""
@@ -75,7 +75,7 @@ class SparkCluster:
         self.folder = Path(tempfile.mkdtemp(prefix="shoal-spark-"))
         self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
         try:
-            self._home = make_quick_home(self.folder / "spark")
+            self._home = given_quick_home() or make_quick_home(self.folder / "spark")
             port = free_port()
             self.url = f"spark://{HOST}:{port}"
             options = ["--host", HOST, "--port", str(port), "--webui-port", str(free_port())]
@@ -129,6 +129,8 @@ class SparkCluster:
             "last_signal": int(signal.SIGKILL),
         }
         environment = os.environ | self.environment | _DAEMONS
+        if given := os.environ.get("SPARK_DAEMON_JAVA_OPTS"):
+            environment["SPARK_DAEMON_JAVA_OPTS"] = given
         started = self._guards[name] = subprocess.Popen(
             [sys.executable, "-I", guard.__file__, json.dumps(order)],
             stdin=subprocess.PIPE,

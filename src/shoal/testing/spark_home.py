@@ -8,6 +8,7 @@ folder that it was installed as, compiled once; nothing else differs. For tests 
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 
 from shoal.testing.machine import NotInstalled
@@ -37,3 +38,10 @@ def make_quick_home(folder: Path) -> Path:
     unzipped.mkdir()
     (unzipped / "pyspark").symlink_to(installed)
     return folder
+
+
+def given_quick_home() -> Path | None:
+    """The home that SPARK_HOME names, if it is a quick one of the installed package."""
+    home = Path(os.environ.get("SPARK_HOME", ""))
+    is_quick = (home / "python" / "lib" / "pyspark.zip" / "pyspark").is_symlink()
+    return home if is_quick and (home / "jars").resolve() == (spark_home() / "jars").resolve() else None

@@ -16,10 +16,14 @@ from shoal.testing.contract.appending import AppendContract
 from shoal.testing.contract.beating import BeatContract
 from shoal.testing.contract.broadcasting import BroadcastContract
 from shoal.testing.contract.checkpointing import CheckpointContract
+from shoal.testing.contract.delaying import DelayContract
 from shoal.testing.contract.following import FollowingContract
 from shoal.testing.contract.grouping import GroupContract
 from shoal.testing.contract.idempotence import IdempotenceContract
+from shoal.testing.contract.naming import NamingContract
+from shoal.testing.contract.ordering import OrderingContract
 from shoal.testing.contract.owning import OwnershipContract
+from shoal.testing.contract.placing import PlacingContract
 from shoal.testing.contract.polling import ConsumerContract
 from shoal.testing.contract.producing import ProducerContract
 from shoal.testing.contract.reading import ReadContract
@@ -33,6 +37,7 @@ from shoal.testing.contract.sharding import ShardContract
 from shoal.testing.contract.sharing import SharingContract
 from shoal.testing.contract.streams import StreamContract
 from shoal.testing.contract.suite import HubSuite
+from shoal.testing.contract.transacting import TransactionContract
 from shoal.testing.contract.working import WorkerContract
 
 __all__ = ["HubContract", "HubSuite"]
@@ -43,11 +48,16 @@ class HubContract(
     ShardContract,
     AppendContract,
     IdempotenceContract,
+    NamingContract,
+    TransactionContract,
+    DelayContract,
+    PlacingContract,
     ReadContract,
     RetentionContract,
     RoutingContract,
     ScalingContract,
     ProducerContract,
+    OrderingContract,
     SendContract,
     SharingContract,
     RefusalContract,
