@@ -32,7 +32,7 @@ from shoal.store.sql.database import Database
 from shoal.store.sql.dialects import dialect_for
 from shoal.store.sql.migration import migrate
 from shoal.store.sql.store import SQLStore
-from shoal.store.sql.tables import EPOCHS, SCHEMA_VERSION, sequences
+from shoal.store.sql.tables import EPOCHS, PRODUCER_EPOCHS, SCHEMA_VERSION, sequences
 from shoal.testing.members import eventually, hand_over, holds
 
 STREAM = "orders"
@@ -59,17 +59,22 @@ class SlowStore(SQLStore):
     def __init__(self, database: Database) -> None:
         super().__init__(database)
         self.added: list[tuple[int, float]] = []
-        self._answered_s = 0.0
+        self._answered_s: dict[tuple[int, int], float] = {}
+        """When it answered first that the one member is at this beat, and has stood for so long."""
 
     def load_members(self, group_id: int) -> list[Member]:
         found = super().load_members(group_id)
         threading.Event().wait(0.3)
-        self._answered_s = time.monotonic()
+        for member in found:
+            self._answered_s.setdefault((member.beat, member.stood_ms), time.monotonic())
         return found
 
     def add_watches(self, group_id: int, watches: Sequence[tuple[Member, Member]]) -> None:
-        could_watch_s = time.monotonic() - self._answered_s
-        self.added += [(after.stood_ms - before.stood_ms, could_watch_s) for before, after in watches]
+        now_s = time.monotonic()
+        self.added += [
+            (after.stood_ms - before.stood_ms, now_s - self._answered_s[before.beat, before.stood_ms])
+            for before, after in watches
+        ]
         super().add_watches(group_id, watches)
 
 
@@ -174,6 +179,36 @@ def test_a_release_that_was_thought_out_before_a_checkpoint_was_saved_does_not_p
     stepped = step(after, again, stream.shards, STRATEGIES)
     assert sql_store.save_group(after, stepped.group, stepped.notes, 1)
     assert loaded(sql_store, group_id)[0].claims[0].checkpoint == 9
+
+
+def test_steps_and_watches_of_the_same_members_never_wait_for_each_other_in_a_circle(
+    hub: Hub, sql_store: SQLStore
+) -> None:
+    hub.create_group(STREAM, "billing")
+    group, stream = loaded(sql_store, hub.list_groups(STREAM)[0].id)
+    for place in range(12):  # Whoever joins later comes earlier by its name.
+        name = f"{'mlkjihgfedcba'[place]}"
+        join = Join(name=name, incarnation=f"{name}-1", timeout_ms=10_000, interval_ms=2500)
+        stepped = step(group, join, stream.shards, STRATEGIES)
+        assert sql_store.save_group(group, stepped.group, stepped.notes, place)
+        group, _ = loaded(sql_store, group.id)
+
+    def change_all() -> None:
+        before = group
+        for _ in range(60):
+            members = {who: replace(one, assigned=one.assigned + 1) for who, one in before.members.items()}
+            after = replace(before, version=before.version + 1, members=members)
+            assert sql_store.save_group(before, after, [], 1)
+            before = after
+
+    def watch_all() -> None:
+        for _ in range(60):
+            rows = sql_store.load_members(group.id)
+            sql_store.add_watches(group.id, [(row, watched(row, 1)) for row in rows])
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(change_all), pool.submit(watch_all)]:
+            done.result()
 
 
 def test_time_counts_from_when_the_answer_came_not_from_when_it_was_asked_for(store_url: str) -> None:
@@ -334,7 +369,8 @@ def test_the_sequence_of_epochs_is_there_before_anyone_wants_one(store_url: str,
     for _ in range(2):
         shoal.connect(store_url).close()
         with database.read() as connection:
-            assert [tuple(row) for row in connection.execute(select(sequences))] == [(EPOCHS, 0)]
+            rows = sorted(tuple(row) for row in connection.execute(select(sequences)))
+            assert rows == [(EPOCHS, 0), (PRODUCER_EPOCHS, 0)]
     database.close()
 
 

@@ -1,6 +1,6 @@
 """A store asked directly, with a view of the stream that others have overtaken meanwhile."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,8 +14,9 @@ from shoal.core.model import ShardId, StreamSettings
 from shoal.core.names import stream_name
 from shoal.core.retention import plan_cuts
 from shoal.hub.local import LocalHub
-from shoal.ports import Newcomer, Touch
+from shoal.ports import MemberView, Newcomer, Place, ShardEnd, Touch
 from shoal.store.sql.store import SQLStore
+from shoal.testing.members import eventually
 
 FAR_MS = 10**14  # Long after anything was appended.
 
@@ -123,3 +124,35 @@ def test_a_fault_in_a_commit_that_is_shared_is_told_to_the_one_who_brought_it(sq
     with pytest.raises(StoreFailure, match="TypeError"):
         sql_store.touch([beat("shipping", "third", {})], 0)
     hub.close()
+
+
+def test_who_follows_many_places_hears_of_every_kind_of_change_that_others_make(
+    store_url: str, sql_store: SQLStore
+) -> None:
+    with Hub(LocalHub(SQLStore.open(store_url), keeper_interval_s=3600), "a hub of another process") as hub:
+        stream = hub.create_stream("orders", shards=60)
+        hub.create_group("orders", "billing")
+        groups = hub.service.groups
+        joined = groups.join(stream_name("orders"), "billing", Newcomer(name="anna", incarnation="anna-1"))
+        view = MemberView(joined.group_id, "anna-1")
+        places: list[Place] = [*(ShardEnd(stream.id, shard.id) for shard in stream.shards), view]
+        told: list[Place] = []
+        following = sql_store.signal.follow(told.append)
+        now = sql_store.signal.look(places)
+        following.add_all([(place, now[place][0]) for place in places])
+        eventually(lambda: bool(sql_store.signal._marks), "it has looked at all of them")
+        acts: list[tuple[Callable[[], object], Place]] = [
+            (lambda: hub.append("orders", 7, [b"a"]), ShardEnd(stream.id, ShardId(7))),
+            (lambda: hub.append("orders", 7, [b"b"]), ShardEnd(stream.id, ShardId(7))),
+            (lambda: hub.split_shard("orders", 9), ShardEnd(stream.id, ShardId(9))),
+            (lambda: hub.delete_group("orders", "billing", force=True), view),
+        ]
+        for number, (act, place) in enumerate(acts):
+            hub.append("orders", 59, [b"%d" % number])  # What is heard of another place hides nothing.
+            before = told.count(place)
+            act()
+            eventually(lambda: told.count(place) > before, f"{place} is heard of")  # noqa: B023
+        assert following.heard()[ShardEnd(stream.id, ShardId(7))] == 2
+        assert view not in following.heard()
+        assert ShardEnd(stream.id, ShardId(8)) not in told
+        following.close()

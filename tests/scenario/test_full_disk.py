@@ -11,7 +11,7 @@ import shoal
 from shoal.core.errors import StoreFull
 from shoal.testing.history import Ack, Mark, find_faults, read_history
 
-DISK_BYTES = 6_000_000
+DISK_BYTES = 6_300_000
 FILLER_BYTES = 3_000_000
 
 

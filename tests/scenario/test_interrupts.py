@@ -55,7 +55,7 @@ def test_a_sender_that_dies_fails_what_waits_and_refuses_what_comes(
 
     producer = hub.producer("orders", linger_s=0.3)
     future = producer.send(b"lost")
-    monkeypatch.setattr(Queues, "ready", cut)
+    monkeypatch.setattr(Queues, "take", cut)
     assert isinstance(future.exception(timeout=30), ProducerClosed)
     with pytest.raises(ProducerClosed, match="PowerCut"):
         producer.send(b"more")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
+import sqlite3
 import time
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 import shoal
 from shoal import Hub
 from shoal.consumer import LeasedMembership
-from shoal.core.errors import GroupInUse, NotFound, UnknownGroup
+from shoal.core.errors import GroupInUse, InvalidInput, NotFound, UnknownGroup
 from shoal.core.names import stream_name
 from shoal.testing.members import eventually, hand_over, holds
 from tests.scenario.programs import Start, finish
@@ -135,3 +137,24 @@ def test_one_in_use_is_deleted_only_by_force(hub: Hub) -> None:
             hub.delete_group(STREAM, GROUP)
         hub.delete_group(STREAM, GROUP, force=True)
         eventually(lambda: isinstance(anna.error, UnknownGroup), "it is told")
+
+
+def test_whatever_a_table_is_called_it_is_one_of_ours_and_no_other(hub: Hub, sqlite_url: str) -> None:
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as database:
+        database.execute("create table users (name text)")
+        before = tables(database)
+        names = ("users", "shoal_user", "sqlite_master", "pg_class")
+        for name in names:
+            hub.create_group(STREAM, name, coordination="leased", lease_table=name)
+            assert {shard.checkpoint for shard in hub.describe_group(STREAM, name).shards} == {0}
+        ours = {f"shoal_leases_{name}{of}" for name in names for of in ("", "_instance", "_sequence")}
+        assert tables(database) == before | ours
+        assert database.execute("select count(*) from users").fetchone() == (0,)
+    for name in ("a_instance", "a_sequence"):
+        with pytest.raises(InvalidInput, match="lease_table"):
+            hub.create_group(STREAM, "other", coordination="leased", lease_table=name)
+    assert len(hub.list_groups(STREAM)) == 1 + len(names)
+
+
+def tables(database: sqlite3.Connection) -> set[str]:
+    return {name for (name,) in database.execute("select name from sqlite_master where type = 'table'")}

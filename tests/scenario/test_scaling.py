@@ -108,6 +108,20 @@ def test_from_the_command_line(run: Run, hub: shoal.Hub) -> None:
     assert '"share": 0.75' in run("stream", "hot", "orders", "--json").stdout
 
 
+def test_the_strategy_from_the_command_line(run: Run, hub: shoal.Hub) -> None:
+    run("stream", "create", "orders", "--strategy", "best_tried")
+    assert hub.strategy("orders") == "best_tried"
+    assert "best_tried" in run("stream", "strategy", "orders").stdout
+    run("stream", "strategy", "orders", "--set", "strict")
+    assert hub.strategy("orders") == "strict"
+    assert '"strategy": "strict"' in run("stream", "strategy", "orders", "--json").stdout
+    run("stream", "strategy", "orders", "--set", "strict", "--by-key", exits=6)
+    run("stream", "strategy", "orders", "--by-key")
+    assert hub.strategy("orders") is None
+    assert "with a key are strict" in run("stream", "strategy", "orders").stdout
+    run("stream", "strategy", "nothing", exits=3)
+
+
 def test_a_reshard_shows_how_groups_come_to_the_end_of_what_it_closed(run: Run, hub: shoal.Hub) -> None:
     run("stream", "create", "orders", "--shards", "2")
     with hub.producer("orders") as producer:

@@ -27,7 +27,7 @@ from shoal.core.errors import Fenced, LeaseLost, MissingPackage, NotOwner, Store
 from shoal.core.group import ShardState
 from shoal.core.model import ShardId
 from shoal.core.retry import Backoff, FailureRules
-from shoal.metrics import MetricsServer, WorkerCollector, register
+from shoal.metrics import MetricsServer, WorkerCollector, register, register_producer
 from shoal.testing.members import eventually
 from shoal.testing.processing import append_numbers
 
@@ -317,3 +317,17 @@ def test_without_the_package_it_is_said_which_one_is_missing(monkeypatch: pytest
     with pytest.raises(MissingPackage, match=r"pip install 'shoal\[metrics\]'") as caught:
         importlib.import_module("shoal.metrics")
     assert isinstance(caught.value, ImportError)
+
+
+def test_a_producer_is_shown_to_prometheus(hub: Hub) -> None:
+    hub.create_stream("payments", shards=1)
+    registry = CollectorRegistry()
+    with hub.producer("payments", name="till-1") as producer:
+        register_producer(producer, registry)
+        for _ in range(3):
+            producer.send(b"x")
+        producer.flush()
+        labels = {"stream": "payments", "producer": "till-1"}
+        assert registry.get_sample_value("shoal_producer_records_total", labels) == 3
+        assert registry.get_sample_value("shoal_producer_buffered_bytes", labels) == 0
+        assert registry.get_sample_value("shoal_producer_lives_total", labels) == 1

@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
-import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from shoal.spark.data_source import schema_of
+from shoal.spark.hubs import close_hubs
+from shoal.spark.source_options import source_options
+from shoal.spark.stream_reader import ShoalStreamReader
 from shoal.testing.servers import PostgresServer
-from shoal.testing.spark_home import make_quick_home
+from tests.spark.shared_classes import jvm_options, shared_home
 
-_FOLDER = tempfile.TemporaryDirectory(prefix="shoal-spark-home-")
-os.environ["SPARK_HOME"] = str(make_quick_home(Path(_FOLDER.name) / "home"))
-# A JVM that lives for a minute is not worth what its second compiler costs.
-os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*sys.path, os.environ.get("PYTHONPATH")]))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_jvms(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Every JVM of Spark that a test starts, itself or through a program, starts as soon as it can."""
+    if shutil.which("java") is None:
+        return  # Who needs one says so.
+    cache = getattr(pytestconfig, "cache", None)
+    home = shared_home(tmp_path_factory.mktemp("spark-home") if cache is None else cache.mkdir("spark-home"))
+    os.environ["SPARK_HOME"] = str(home)
+    os.environ["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_DAEMON_JAVA_OPTS"] = jvm_options(home)
 
 
 @pytest.fixture(scope="session")
@@ -62,3 +74,19 @@ def spark_url(postgres_server: PostgresServer) -> Iterator[str]:
 def checkpoint(tmp_path: Path) -> str:
     """The folder of one query's own checkpoint."""
     return str(tmp_path / "checkpoint")
+
+
+@pytest.fixture
+def begin(store_url: str) -> Iterator[Callable[..., ShoalStreamReader]]:
+    """Makes sources of streaming queries on the stream `orders`, which end with the test."""
+    begun: list[ShoalStreamReader] = []
+
+    def start(**options: Any) -> ShoalStreamReader:
+        given = {"hub": store_url, "stream": "orders"} | {name: str(value) for name, value in options.items()}
+        begun.append(ShoalStreamReader(source_options(given, is_streaming=True), schema_of(given)))
+        return begun[-1]
+
+    yield start
+    for reader in begun:
+        reader.stop()
+    close_hubs()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import shoal
-from shoal.core.errors import ShoalError, StoreUnavailable
+from shoal.core.errors import NotRepeated, ShoalError, StoreUnavailable
 from shoal.ports import HubService
 from shoal.spark.hubs import HubAddress
-from shoal.spark.ledger import Identity, NotRepeated
+from shoal.spark.ledger import Identity
 from shoal.spark.sink_options import SinkSettings
 from shoal.spark.sink_task import SinkTask, Written, ledger_of
 
@@ -290,6 +292,24 @@ def test_memory_is_bounded_by_three_rounds(hub: shoal.Hub) -> None:
 
     SinkTask(hub.service, SETTINGS, WHO).write(watched())
     assert all(number - done <= 3 for number, done in zip(asked, seen, strict=True))
+
+
+def test_the_process_of_a_task_keeps_the_memory_of_its_batches(hub: shoal.Hub, tmp_path: Path) -> None:
+    """Rounds come and go. Given back each time, every page of them would be faulted in anew."""
+    program = """
+import resource, sys
+from shoal.spark.hubs import HubAddress, task_hub
+task_hub(HubAddress(sys.argv[1]))
+for number in range(12):
+    if number == 2:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    pages = [bytes(2_000_000) for _ in range(8)]
+    del pages
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    url = f"sqlite:///{tmp_path}/shoal.db"
+    done = subprocess.run([sys.executable, "-c", program, url], check=True, capture_output=True, timeout=60)
+    assert int(done.stdout) < 1_000  # Of 39,000 pages.
 
 
 def test_a_task_with_no_rows_notes_nothing(hub: shoal.Hub) -> None:

@@ -143,6 +143,15 @@ def test_a_read_is_bounded_by_offsets_and_times(spark: SparkSession, hub: shoal.
     assert len(values(group="billing", startingOffsets="earliest", endingOffsets="group")) == 11
     assert hub.describe_group("orders", "billing").members == (), "a batch read takes nothing"
     assert values(startingOffsets="latest") == []
+    assert values(startingOffsets='{"0": 5, "1": 5}', endingOffsets='{"0": 5, "1": 5}') == []
+    assert values(group="billing", endingOffsets='{"0": 1, "1": 8}') == [(1, 7)], "a group may be ahead"
+    for start, end in (("latest", '{"0": 5}'), ('{"0": 6}', '{"0": 5}')):
+        with pytest.raises(PySparkException) as caught:
+            values(startingOffsets=start, endingOffsets=end)
+        assert "shard 0, this is behind endingOffsets=5" in reason(caught.value)
+    with pytest.raises(PySparkException) as caught:
+        values(startingTimestamp="9000", endingTimestamp="8000")
+    assert "startingTimestamp=9000: this is later than endingTimestamp=8000" in reason(caught.value)
 
 
 def test_tasks_are_as_many_as_asked_for(spark: SparkSession, hub: shoal.Hub, sqlite_url: str) -> None:

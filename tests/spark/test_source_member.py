@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock, Thread
 from typing import Any
 
 import psutil
@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import shoal
+from shoal.core.errors import DrainFailed
 from shoal.spark import drain, keep_running, reason
 
 
@@ -131,6 +132,9 @@ def test_applications_and_a_worker_divide_the_shards_through_joins_stops_and_kil
                 process.kill()  # The one of `two`: that of `one` is gone.
     with pytest.raises(PySparkException):
         two.awaitTermination(60)
+    with pytest.raises(DrainFailed) as failed:
+        drain(two, hub)
+    assert failed.value.member == "two"
     send()
     until(lambda: held() == {"worker": 6}, "the dead one's shards come free")
     until(done, "all is done")
@@ -155,6 +159,38 @@ def test_the_only_member_of_a_group_is_drained(
     assert not query.isActive
     described = hub.describe_group("orders", "billing")
     assert [(shard.owner, int(shard.checkpoint)) for shard in described.shards] == [(None, 5), (None, 5)]
+
+
+def test_a_leased_query_that_is_never_idle_is_drained(
+    hub: shoal.Hub, start: Callable[..., StreamingQuery]
+) -> None:
+    hub.create_stream("orders", shards=2)
+    hub.create_group("orders", "billing", timeout=60.0, coordination="leased")
+    seen = Seen()
+    enough = Event()
+
+    def feed() -> None:
+        while not enough.wait(0.01):
+            for shard in (0, 1):
+                hub.append("orders", shard, [b"x"])
+
+    feeder = Thread(target=feed)
+    feeder.start()
+    try:
+        query = start(seen, "one")
+        until(lambda: len(query.recentProgress) > 2, "it is at work")
+        drain(query, hub, timeout=60)
+    finally:
+        enough.set()
+        feeder.join()
+
+    assert not query.isActive
+    described = hub.describe_group("orders", "billing")
+    assert {shard.owner for shard in described.shards} == {None}, "handed over, long before the timeout"
+    assert set(seen.places.values()) == {1}
+    assert {(int(shard.id), int(shard.checkpoint)) for shard in described.shards} == {
+        (number, max(offset for shard, offset in seen.places if shard == number) + 1) for number in (0, 1)
+    }, "all that was read is done, and no more"
 
 
 def test_a_query_that_loses_a_shard_within_a_batch_is_begun_again_and_repeats_nothing_else(

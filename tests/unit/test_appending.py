@@ -126,3 +126,22 @@ def test_a_stamp_that_not_every_store_could_keep_is_refused(stamp: tuple[Any, An
 
 def test_the_stamps_of_our_own_producers_are_good() -> None:
     check_stamp(ProducerStamp(producer="~" + "0" * 32, epoch=0, sequence=2**40))
+
+
+def test_who_has_an_older_life_of_a_name_is_fenced_before_any_shard_knows_of_the_newer() -> None:
+    stamp = ProducerStamp(producer="till-1", epoch=4, sequence=0)
+    assert isinstance(decide(EMPTY, None, offer(stamp=stamp), 0, opened=4), Store)
+    refused = decide(EMPTY, None, offer(stamp=stamp), 0, opened=5)
+    assert isinstance(refused, Refuse)
+    assert isinstance(refused.error, ProducerFenced)
+
+
+def test_the_highest_number_outlives_epochs_and_batches_without_one() -> None:
+    known: ProducerState | None = None
+    for epoch, number, highest in ((1, 7, 7), (2, None, 7), (3, 9, 9)):
+        stamp = ProducerStamp(producer="till-1", epoch=epoch, sequence=0, number=number)
+        decision = decide(EMPTY, known, offer(stamp=stamp), 0)
+        assert isinstance(decision, Store)
+        known = decision.producer
+        assert known is not None
+        assert known.number == highest

@@ -104,3 +104,29 @@ def test_who_waits_behind_a_caller_that_commits_waits_no_longer_than_for_that_co
         assert first.result(20)
         assert second.result(20)
         assert time.monotonic() - began_s < 3, "someone was woken for it"
+
+
+def test_who_were_answered_together_are_waited_for_and_share_the_next_commit() -> None:
+    disk = Disk()
+    disk.go.set()
+    committer = Committer(disk.commit, lambda request: len(request.payload), gather_share=1e9)
+    answers: list[object] = []
+    committer.submit([request(0)], answers.append, callers=3)
+    until(lambda: len(answers) == 1)
+    for number in range(20):  # Each time: one comes first, and two a moment later.
+        committer.submit([request(1)], answers.append)
+        threading.Event().wait(0.001)
+        committer.submit([request(2)], answers.append, callers=2)
+        until(lambda: len(answers) == 3 + 2 * number)  # noqa: B023
+    shared = [commit for commit in disk.commits if commit == [1, 2]]
+    assert len(shared) >= 10, "the bound is 10 ms: a machine that stands still may part some of them"
+
+
+def test_one_that_was_alone_is_not_kept_waiting_for_others() -> None:
+    disk = Disk()
+    disk.go.set()
+    committer = Committer(disk.commit, lambda request: len(request.payload), gather_share=1e9)
+    with ThreadPoolExecutor(1) as threads:
+        for number in range(5):
+            assert threads.submit(committer.commit, [request(number)]).result(20)
+    assert committer._thread is None, "it commits by itself, and waits for nobody"

@@ -14,7 +14,7 @@ PURE = {
     "__future__", "bisect", "collections", "dataclasses", "datetime", "enum", "fractions", "functools",
     "hashlib", "heapq", "itertools", "math", "operator", "re", "types", "typing", "xxhash",
 }  # fmt: skip
-FORMS = {"json", "numpy", "pyarrow", "zlib"}
+FORMS = {"base64", "binascii", "hmac", "json", "numpy", "pyarrow", "struct", "zlib"}
 WET_NAMES = {"open", "print", "input", "now", "today", "utcnow", "random", "OSFile", "memory_map", "sleep"}
 
 

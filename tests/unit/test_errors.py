@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from shoal.core import errors
-from shoal.core.errors import InvalidInput, ShardClosed, ShoalError, leaves
+from shoal.core.errors import InvalidInput, InvalidUrl, ShardClosed, ShoalError, leaves
 
 ALL = [
     kind
@@ -23,7 +23,8 @@ def test_every_error_of_the_room_is_in_the_one_tree_and_its_leaves_are_all_found
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
 def test_what_is_retriable_is_said_by_the_class(kind: type[ShoalError]) -> None:
     assert isinstance(kind.retriable, bool)
-    assert kind.retriable is (kind.__name__ in {"BufferFull", "StoreUnavailable", "StoreBusy", "StoreFull"})
+    passing = {"BufferFull", "StoreUnavailable", "StoreBusy", "StoreFull", "RateExceeded"}
+    assert kind.retriable is (kind.__name__ in passing)
 
 
 def test_input_errors_are_value_errors_that_carry_field_value_and_remedy() -> None:
@@ -50,3 +51,18 @@ def test_every_fact_an_error_is_given_is_a_field_of_it(kind: type[ShoalError]) -
     for name, value in given.items():
         assert name == "remedy" or getattr(error, name) == value
     assert str(error)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://key:hush@a:7400,b:7400", "http://key:***@a:7400,b:7400"),
+        ("postgresql://ann:hu@sh@db/shoal", "postgresql://ann:***@db/shoal"),
+        ("postgresql://ann@db:5432/shoal", "postgresql://ann@db:5432/shoal"),
+        ("sqlite:///shoal.db", "sqlite:///shoal.db"),
+    ],
+)
+def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
+    error = InvalidUrl("hub", url, "no")
+    assert error.value == shown
+    assert shown in str(error)

@@ -1,5 +1,7 @@
 """A column of keys on the ring is each key on the ring."""
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -71,8 +73,24 @@ def test_a_column_of_nulls_goes_where_records_without_a_key_go(how: KeyHash) -> 
         assert column_shards(pa.nulls(count, pa.binary()), how, shard_map, 1).tolist() == [1] * count
 
 
-@given(st.lists(st.integers(0, 5)) | st.just([i * i % 6 for i in range(5000)]), st.integers(6, 8))
-def test_rows_are_grouped_by_shard_in_their_order(shard_of_row: list[int], count: int) -> None:
-    groups = group_rows(np.array(shard_of_row, dtype=np.int64), count)
+@pytest.mark.parametrize("count", [2, 32, 33, 200])
+def test_few_shards_and_many_are_found_by_the_same_rule(count: int) -> None:
+    width = 2**128 // count
+    shard_map = ShardMap(version=1, begins=tuple(i * width for i in range(count)), ids=tuple(range(count)))  # type: ignore[arg-type]
+    keys = [b"key-%d" % number for number in range(MANY)]
+    column = pa.array([*keys, None], pa.binary())
+    wanted = [int(shard_map.shard_at(place(key, KeyHash.XXH64))) for key in keys]
+    assert column_shards(column, KeyHash.XXH64, shard_map, count - 1).tolist() == [*wanted, count - 1]
+
+
+@given(
+    st.lists(st.integers(0, 5)) | st.just([i * i % 6 for i in range(5000)]),
+    st.integers(6, 8),
+    st.sampled_from([np.int64, np.uint8]),
+)
+def test_rows_are_grouped_by_shard_in_their_order(
+    shard_of_row: list[int], count: int, kind: type[np.integer[Any]]
+) -> None:
+    groups = group_rows(np.array(shard_of_row, dtype=kind), count)
     wanted = [[row for row, shard in enumerate(shard_of_row) if shard == i] for i in range(count)]
     assert [group.tolist() for group in groups] == wanted

@@ -35,6 +35,7 @@ from shoal.core.membership import (
     departed,
     digest,
     is_dead,
+    is_due,
     joined,
     pruned,
     remembered,
@@ -173,6 +174,30 @@ def test_nobody_is_dead_before_as_much_was_watched_as_it_said_it_would_act(looks
         assert row.stood_ms <= real_ms
         assert is_dead(row) == (row.stood_ms >= 1000)
     assert not is_dead(row) or len(looks) >= 4
+
+
+@given(st.integers(10, 125), st.lists(st.integers(0, 125), max_size=12))
+def test_an_observer_that_waits_to_note_what_it_saw_notes_all_of_it(
+    pause_ms: int, early_ms: list[int]
+) -> None:
+    """One silent member: with looks a pause apart, or less, no more is seen than may be added at once."""
+    row, seen_ms, real_ms = member(), 0, 0
+    for early in early_ms:
+        elapsed_ms = max(1, pause_ms - early)
+        seen_ms += elapsed_ms
+        real_ms += elapsed_ms
+        if is_due(row, seen_ms, pause_ms):
+            assert seen_ms <= row.interval_ms
+            row, seen_ms = watched(row, seen_ms), 0
+    assert row.stood_ms == real_ms - seen_ms
+    assert row.stood_ms == 0 or seen_ms == 0, "one whose silence counts is noted with every look"
+
+
+def test_of_one_that_is_on_time_nothing_is_noted() -> None:
+    row = member()
+    assert not is_due(row, row.interval_ms // 2, row.interval_ms // 2)
+    assert is_due(row, row.interval_ms, row.interval_ms // 2)
+    assert is_due(replace(row, stood_ms=1), 1, 1)
 
 
 @pytest.mark.parametrize(

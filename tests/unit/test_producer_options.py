@@ -18,6 +18,11 @@ from shoal.core.errors import InvalidInput
         ("batch_bytes", 0),
         ("batch_records", True),
         ("buffer_bytes_max", 1000),
+        ("max_attempts", 0),
+        ("calls_max", 0),
+        ("calls_max", 17),
+        ("strategy", "random"),
+        ("outbox", "sqlite:///own.db"),
     ],
 )
 def test_a_setting_outside_its_bounds_is_refused_by_name(field: str, value: object) -> None:

@@ -1,11 +1,13 @@
 """What waits to be sent: within a shard nothing overtakes, and nothing is lost when the map changes."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.core.limits import BATCH_BYTES_MAX, ROUND_BATCHES_PER_SHARD, ROUND_BYTES_MAX
-from shoal.core.model import KeyHash, ShardId
+from shoal.core.model import Appended, KeyHash, ShardId
 from shoal.core.resharding import reshard
 from shoal.core.ring import place
 from shoal.core.routing import ShardMap
@@ -41,15 +43,16 @@ def test_each_round_takes_a_beginning_of_every_queue_within_its_limits_until_all
         waiting.setdefault(shard, []).append(piece)
     assert queues.bytes == sum(size for _, size in sent)
     while queues:
-        due = queues.ready(0.0, everything=everything)
+        due = queues.take(0.0, hurry=everything)
         assert due
         assert len(due) == 1 or sum(batch.size for batch in due) <= ROUND_BYTES_MAX
         for shard in {batch.shard for batch in due}:
             taken = [batch for batch in due if batch.shard == shard]
             assert taken == waiting[shard][: len(taken)], "a later batch was taken before an earlier one"
             assert len(taken) <= ROUND_BATCHES_PER_SHARD
-        for batch in due:
-            queues.remove(batch)
+        answers = [Appended(batch.shard, 0, 1) for batch in due]
+        for batch, _ in queues.lanes.answered(due, answers, 0.0, 0.5).stored:
+            queues.dropped(batch)
             waiting[batch.shard].remove(batch)
     assert queues.bytes == 0
     assert not any(waiting.values())
@@ -76,11 +79,13 @@ def test_when_the_map_changes_everything_moves_once_in_order_to_the_shard_of_its
         if queues.is_full(batch):
             queues.seal(batch)
     after = reshard(shards, count, 1)
-    queues.remap(ShardMap.of(stream_of(after)), lambda: 0)
+    queues.remap(replace(stream_of(after), version=4), lambda: 0)
     found: dict[bytes, list[int]] = {}
     total = 0
     while queues:
-        for pending in queues.ready(0.0, everything=True):
+        taken = queues.take(0.0, hurry=True)
+        queues.lanes.answered(taken, [Appended(one.shard, 0, 1) for one in taken], 0.0, 0.5)
+        for pending in taken:
             assert not isinstance(pending, PendingColumns)
             assert after[pending.shard].is_open
             assert sum(len(value) for value in pending.values) <= BATCH_BYTES_MAX
@@ -89,7 +94,7 @@ def test_when_the_map_changes_everything_moves_once_in_order_to_the_shard_of_its
                 assert held is not None
                 assert queues.shards.shard_at(place(held)) == pending.shard
                 found.setdefault(held, []).append(int(value[:6]))
-            queues.remove(pending)
+            queues.dropped(pending)
     wanted: dict[bytes, list[int]] = {}
     for number, (key, _) in enumerate(sent):
         wanted.setdefault(b"k%d" % key, []).append(number)

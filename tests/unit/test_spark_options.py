@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.core.errors import InvalidInput
+from shoal.spark.hubs import HubAddress, address_of
 from shoal.spark.options import (
     Option,
     Parser,
@@ -86,3 +87,8 @@ def test_a_value_is_read(parse: Parser, given: str, value: object) -> None:
 def test_a_value_that_makes_no_sense_is_refused_by_its_name(parse: Parser, given: str) -> None:
     with pytest.raises(InvalidInput, match="option="):
         parse("option", given)
+
+
+def test_servers_are_named_as_they_are_and_several_too() -> None:
+    for url in ("http://127.0.0.1:7400", "http://key:secret@a:1,b:2", "https://hub.example:443"):
+        assert address_of(url) == HubAddress(url)

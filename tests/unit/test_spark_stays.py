@@ -13,9 +13,11 @@ import pytest
 
 import shoal
 from shoal.consumer.membership import Membership
-from shoal.core.errors import ProcessorFailed
+from shoal.core.errors import Fenced, ProcessorFailed
 from shoal.core.retry import Backoff, FailureRules, Policy
+from shoal.spark.attempts import Turn
 from shoal.spark.hubs import address_of
+from shoal.spark.ledger import Identity, Ledger
 from shoal.spark.plan.spans import Owner, Span
 from shoal.spark.processor_job import ProcessorJob, job_of, pickled
 from shoal.spark.stays import Done, work_on
@@ -126,6 +128,63 @@ def test_a_task_that_is_repeated_goes_on_from_the_groups_checkpoint(driver: Driv
     assert driver.diary.places == {(0, 0): 1, (0, 1): 1}
 
 
+def test_of_two_attempts_at_once_the_one_that_began_last_works_on(driver: Driver, tmp_path: Path) -> None:
+    """As when Spark speculates, or when an executor is out of reach and its task is run elsewhere."""
+    driver.make(shards=1)
+    driver.send(*[b"%d" % number for number in range(1000)])
+    spans = driver.spans()
+    one_by_one = replace(driver.job(Slow).options, batch_records=1, persist_interval=0.1)
+    first = driver.job(Slow, batch_s=4.0, options=one_by_one)
+    later = Diary(tmp_path / "later")
+    factory = pickled(partial(Writer, str(later.path)))
+    second = replace(first, factory=factory, options=driver.job(Writer).options)
+    refused: list[Fenced] = []
+
+    def attempt(number: int, job: ProcessorJob) -> None:
+        try:
+            work_on(job, "driver", spans, Turn(batch=3, attempt=number))
+        except Fenced as error:
+            refused.append(error)
+
+    threads = [
+        threading.Thread(target=attempt, args=(0, first)),
+        threading.Thread(target=attempt, args=(1, second)),
+    ]
+    threads[0].start()
+    until(lambda: len(driver.diary.places) > 0)
+    threads[1].start()
+    until(lambda: bool(later.lines("process")))
+    before = driver.diary.places
+    threads[1].join(20)
+    assert threads[0].is_alive(), "Spark kills it now; if it ended before, Spark would kill the other"
+    assert not refused
+    threads[0].join(20)
+
+    assert driver.diary.places == before, "the first had stopped when the second began"
+    assert driver.diary.reasons == {"lost": 1}
+    assert len(refused) == 1
+    assert len(driver.diary.places) + len(later.places) >= 1000 > len(later.places)
+    assert driver.checkpoints() == {0: 1000}
+
+
+def test_an_attempt_whose_predecessor_has_failed_does_not_wait_for_it(driver: Driver) -> None:
+    driver.make(shards=1)
+    driver.send(b"1", b"poison", b"2")
+    spans = driver.spans()
+    rules = replace(driver.job(Poisoned).rules, policy=Policy.STOP)
+    with pytest.raises(ProcessorFailed):
+        work_on(driver.job(Poisoned, rules=rules), "driver", spans, Turn(batch=3))
+    began = time.monotonic()
+    work_on(driver.job(Writer), "driver", spans, Turn(batch=3, attempt=1))
+    assert time.monotonic() - began < 1.0, "half of the group's timeout"
+    assert driver.checkpoints() == {0: 3}
+    ledger = Ledger(driver.hub.service, "default")
+    sink = Identity(query="a-sink", batch=0, partition=0)
+    claim = ledger.begin(sink, 1, None).claim
+    work_on(driver.job(Writer), "driver", spans, Turn(batch=3, attempt=2))
+    assert ledger.begin(sink, 1, None).claim == claim, "sinks read on past what tasks have noted"
+
+
 def test_the_end_of_a_closed_shard_is_seen_and_saved(driver: Driver) -> None:
     driver.make(shards=1)
     driver.send(b"1")
@@ -215,9 +274,9 @@ def test_the_policy_stop_ends_the_task_and_its_repeats_at_once(driver: Driver) -
     driver.make(shards=1)
     driver.send(b"1", b"poison", b"2")
     job = driver.job(Poisoned, rules=FailureRules(policy=Policy.STOP))
-    for _ in range(2):
+    for number in range(2):
         with pytest.raises(ProcessorFailed, match=r"shard=0: the processor raised ValueError: poison"):
-            driver.work(job)
+            work_on(job, "driver", driver.spans(), Turn(attempt=number))
     assert len(driver.diary.lines("poison")) == 1
     assert driver.diary.reasons == {"stopped": 1}
     assert driver.checkpoints() == {0: 1}

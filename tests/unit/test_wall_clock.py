@@ -14,20 +14,30 @@ ALLOWED = {
     "consumer/aside.py:retry_due_ms": "bounded by core.aside.due_ms: nobody waits longer than the delay",
     "consumer/aside.py:put": "what due_ms counts from",
     "spark/processor_query.py:_past_delay": "how many go with a first one that is due; at worst one by one",
-    "spark/ledger.py:_append": "the timestamp of a note",
+    "spark/ledger.py:written": "the timestamp of a note",
     "spark/sink_task.py:_write_round": "the timestamp of a record that was given none",
     "hub/groups.py:_now_ms": "notes of the history, for people",
     "hub/local.py:_now_ms": "when something was created or appended, for people and for retention by age",
     "hub/scaler.py:_look": "how old a shard is; at worst it changes once too soon, or late",
     "hub/committer.py:_settle": "when something was appended; it never goes down within a shard",
+    "hub/delays.py:_now_ms": "a delayed record is due by the wall clock, as it was asked for",
+    "producer/transaction.py:send": "the timestamp of a record that was given none",
     "hub/ownerless.py:_now_ms": "notes of the history and how old what waits is, for people",
     "hub/broadcast.py:_now_ms": "notes of the history and when a position was saved, for people",
     "hub/burying.py:letters": "the timestamp of a dead letter",
     "hub/shared.py:_now_ms": "when a dead letter was appended; it never goes down within a shard",
-    "connect.py:_now_ms": "the timestamp of a record that was given none",
+    "front/appending.py:_now_ms": "the timestamp of a record that was given none",
     "producer/producer.py:send": "the timestamp of a record that was given none",
     "producer/producer.py:send_batch": "the timestamp of a record that was given none",
+    "outbox/outbox.py:row_of": "the timestamp of a record that was given none",
     "hub/leased.py:_record": "notes of the history, for people",
+    "remote/signing.py:set_clock": "how far a server's clock is from ours",
+    "remote/signing.py:header": "the date of a request; refused, it is signed again by the server's clock",
+    "server/access.py:__init__": "how old a request is; set back, the server begins anew under another name",
+    "server/app.py:_log": "when a request began, for traces",
+    "server/sls/asked.py:asked_by": "how old a request is; within a quarter of an hour it is as good as new",
+    "server/sls/logs.py:put": "the timestamp of a record that was given none",
+    "server/sls/logs.py:_cursor_time": "the time at the end of a shard, for people",
     "store/sql/lease_rows.py:_stamps": "update_time, for people",
 }
 
@@ -36,7 +46,7 @@ def looks(source: str) -> Iterator[str]:
     """Functions in which a wall clock is looked at."""
     tree = ast.parse(source)
     for outer in ast.walk(tree):
-        if isinstance(outer, ast.FunctionDef):
+        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef):
             for node in ast.walk(outer):
                 if isinstance(node, ast.Call):
                     name = getattr(node.func, "attr", getattr(node.func, "id", ""))
@@ -71,4 +81,5 @@ def test_the_wall_clock_is_looked_at_only_where_a_jump_does_no_harm() -> None:
 )
 def test_the_look_at_the_source_catches_a_wall_clock(planted: str) -> None:
     assert list(looks(f"def deadline():\n    return {planted}")) == ["deadline"]
+    assert list(looks(f"async def deadline():\n    return {planted}")) == ["deadline"]
     assert list(looks("def deadline():\n    return time.monotonic() + boot_ms()")) == []

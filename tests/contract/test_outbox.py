@@ -1,0 +1,354 @@
+"""The outbox in the user's own database, of every kind, through every kind of connection."""
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pymysql
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session
+
+import shoal
+from shoal import Hub, Outbox, OutboxRelay, Record, RelayOptions
+from shoal.core.errors import InvalidInput, TooLarge, UnknownStream
+from shoal.outbox.journal import Journal
+from shoal.testing.reading import read_stream, until, values_by_key
+
+QUICK = RelayOptions(poll_s=0.01, lease_s=0.5, retry_s=0.05)
+
+
+@pytest.fixture
+def database(store: str, fresh_store_url: Callable[[], str]) -> str:
+    """The URL of the user's own database, which is there."""
+    url = fresh_store_url()
+    if store == "sqlite":
+        Path(url.removeprefix("sqlite:///")).touch()
+    return url
+
+
+@pytest.fixture
+def opened(database: str) -> Iterator[Callable[[], Any]]:
+    """Opens a connection of the database's own driver."""
+    made: list[Any] = []
+
+    def open_one() -> Any:
+        made.append(_open(database))
+        return made[-1]
+
+    yield open_one
+    for connection in made:
+        connection.close()
+
+
+def _open(url: str) -> Any:
+    if url.startswith("sqlite"):
+        return sqlite3.connect(url.removeprefix("sqlite:///"), timeout=15, check_same_thread=False)
+    if url.startswith("postgresql"):
+        return psycopg.connect(url)
+    address, _, name = url.removeprefix("mysql://root@").partition("/")
+    host, _, port = address.partition(":")
+    return pymysql.connect(host=host, port=int(port), user="root", database=name)
+
+
+@pytest.fixture
+def engine_url(database: str) -> str:
+    return database.replace("postgresql://", "postgresql+psycopg://").replace("mysql://", "mysql+pymysql://")
+
+
+@pytest.fixture
+def outbox(opened: Callable[[], Any]) -> Outbox:
+    made = Outbox()
+    connection = opened()
+    for _ in range(2):  # Twice is once.
+        made.create(connection)
+        connection.commit()
+    return made
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    with shoal.connect(f"sqlite:///{tmp_path / 'hub.db'}") as hub:
+        hub.create_stream("orders", shards=3)
+        yield hub
+
+
+def relay_all(hub: Hub, database: str, **options: Any) -> int:
+    with OutboxRelay(hub, database, options=RelayOptions(**options) if options else QUICK) as relay:
+        relay.run(until_empty=True)
+        return relay.relayed
+
+
+def waiting(database: str) -> int:
+    journal = Journal(database, Outbox())
+    try:
+        return journal.status().waiting
+    finally:
+        journal.close()
+
+
+def test_what_is_committed_arrives_and_what_is_rolled_back_does_not(
+    hub: Hub, database: str, outbox: Outbox, opened: Callable[[], Any]
+) -> None:
+    connection = opened()
+    for number in range(60):
+        outbox.add(connection, "orders", b"%d" % number, key=b"%d" % (number % 5))
+        (connection.rollback if number % 3 == 0 else connection.commit)()
+    assert relay_all(hub, database) == 40
+    for key, values in values_by_key(hub, "orders").items():
+        assert values == [b"%d" % n for n in range(60) if n % 3 and n % 5 == int(key or b"")]
+    assert waiting(database) == 0
+    assert relay_all(hub, database) == 0
+
+
+def test_a_record_arrives_as_it_was_given(
+    hub: Hub, database: str, outbox: Outbox, opened: Callable[[], Any]
+) -> None:
+    hub.create_stream("shop/typed", shards=1, schema={"name": "string", "amount": "int64"})
+    connection = opened()
+    every = bytes(range(256))
+    headers: dict[str, bytes | str] = {"trace": every, "who": "Zoë"}
+    outbox.add(connection, "orders", every, key=every, timestamp=1234, headers=headers)
+    outbox.add(connection, "orders", None, hash_key="f" * 32)
+    outbox.add(connection, "orders", "Zoë's 50 %s?", key="")
+    outbox.add(connection, "shop/typed", {"name": "Zoë", "amount": 2**60}, key="Zoë")
+    outbox.add_all(connection, "orders", [Record(0, 7, b"k", b"%d" % i, {}) for i in range(3)])
+    connection.commit()
+    assert relay_all(hub, database) == 7
+    records = [record for shard in read_stream(hub, "orders").values() for record in shard]
+    first = next(record for record in records if record.key == every)
+    assert (first.value, first.timestamp) == (every, 1234)
+    assert first.headers == {"trace": every, "who": "Zoë".encode()}
+    assert next(record for record in records if record.key == b"").value == "Zoë's 50 %s?".encode()
+    assert [record.value for record in records if record.key == b"k"] == [b"0", b"1", b"2"]
+    assert [record.value for record in read_stream(hub, "orders")[2] if record.key is None] == [None]
+    (typed,) = read_stream(hub, "shop/typed")[0]
+    assert (typed.key, typed.value) == ("Zoë".encode(), {"name": "Zoë", "amount": 2**60})
+
+
+def test_a_connection_or_a_session_of_sqlalchemy_is_written_through_too(
+    hub: Hub, database: str, outbox: Outbox, engine_url: str
+) -> None:
+    engine = create_engine(engine_url)
+    with engine.begin() as connection:
+        outbox.add(connection, "orders", b"core", key=b"a")
+        outbox.add(connection.connection, "orders", b"of the pool", key=b"a")
+    with Session(engine) as session, session.begin():
+        session.execute(text("SELECT 1"))
+        outbox.add(session, "orders", b"session", key=b"a")
+    with Session(engine) as session:
+        outbox.add(session, "orders", b"never committed", key=b"a")
+        session.rollback()
+    engine.dispose()
+    assert relay_all(hub, database) == 3
+    assert values_by_key(hub, "orders") == {b"a": [b"core", b"of the pool", b"session"]}
+
+
+@pytest.mark.parametrize("store", ["postgresql", "mariadb"])  # On SQLite one writes at a time.
+def test_a_transaction_that_commits_late_with_a_lower_id_is_not_lost(
+    hub: Hub, database: str, outbox: Outbox, opened: Callable[[], Any]
+) -> None:
+    early, late = opened(), opened()
+    outbox.add(early, "orders", b"lower id", key=b"a")
+    outbox.add(late, "orders", b"higher id", key=b"a")
+    late.commit()
+    assert relay_all(hub, database) == 1
+    early.commit()
+    assert relay_all(hub, database) == 1
+    assert values_by_key(hub, "orders") == {b"a": [b"higher id", b"lower id"]}
+
+
+@pytest.mark.parametrize("cut", ["noted", "half", "sent"])
+def test_a_relay_that_died_in_a_batch_leaves_it_to_the_next_which_sends_each_record_once(
+    hub: Hub, database: str, outbox: Outbox, opened: Callable[[], Any], cut: str
+) -> None:
+    connection = opened()
+    for number in range(30):
+        outbox.add(connection, "orders", b"%d" % number, key=b"%d" % (number % 5))
+    connection.commit()
+    dead = OutboxRelay(hub, database, options=QUICK)
+    assert dead._take()
+    claim = dead._claim
+    assert claim is not None
+    assert dead._turn(claim)  # The batch is noted now.
+    claim = dead._claim
+    assert claim is not None
+    assert len(claim.ids) == 30
+    if cut == "half":
+        half = type(claim)(producer=claim.producer, number=claim.number, ids=claim.ids[:11])
+        dead._send(half)
+    elif cut == "sent":
+        dead._send(claim)
+    hub.reshard("orders", 2)
+    for number in range(30, 40):
+        outbox.add(connection, "orders", b"%d" % number, key=b"%d" % (number % 5))
+    connection.commit()
+    assert relay_all(hub, database) == 40
+    for key, values in values_by_key(hub, "orders").items():
+        assert values == [b"%d" % n for n in range(int(key or b""), 40, 5)]
+    # It was only stopped for a while, and goes on: nothing of it counts any more.
+    for _ in range(2):
+        with suppress(shoal.ShoalError):
+            dead._send(claim)
+    assert sum(len(records) for records in read_stream(hub, "orders").values()) == 40
+    dead.close()
+
+
+def test_only_one_relays_and_another_takes_over_when_it_stops_or_is_silent(
+    hub: Hub, database: str, outbox: Outbox, opened: Callable[[], Any]
+) -> None:
+    connection = opened()
+
+    def add(value: bytes) -> None:
+        outbox.add(connection, "orders", value, key=b"a")
+        connection.commit()
+
+    with (
+        OutboxRelay(hub, database, options=QUICK, name="first") as first,
+        OutboxRelay(hub, database, options=QUICK, name="second") as second,
+    ):
+        first.start()
+        until(lambda: first.is_relaying)
+        second.start()
+        add(b"1")
+        until(lambda: first.relayed == 1)
+        assert not second.is_relaying
+        first.stop()
+        until(lambda: second.is_relaying)
+        add(b"2")
+        until(lambda: second.relayed == 1)
+        second.stop()
+        # One that takes the lease and is never heard of again.
+        silent = OutboxRelay(hub, database, options=QUICK)
+        assert silent._take()
+        add(b"3")
+        with OutboxRelay(hub, database, options=QUICK).start() as third:
+            until(lambda: third.relayed == 1)
+        silent.close()
+    assert values_by_key(hub, "orders") == {b"a": [b"1", b"2", b"3"]}
+
+
+def test_many_write_at_once_while_it_is_relayed(
+    hub: Hub, database: str, outbox: Outbox, opened: Callable[[], Any]
+) -> None:
+    writers, each = 4, 50
+    connections = [opened() for _ in range(writers)]
+
+    def write(writer: int) -> None:
+        for number in range(each):
+            outbox.add(connections[writer], "orders", b"%d" % number, key=b"%d" % writer)
+            outbox.add(connections[writer], "orders", b"second", key=b"%d-second" % writer)
+            (connections[writer].rollback if number % 3 == 2 else connections[writer].commit)()
+
+    options = RelayOptions(poll_s=0.01, lease_s=2.0, batch_records=7)
+    with OutboxRelay(hub, database, options=options).start():
+        threads = [threading.Thread(target=write, args=(writer,)) for writer in range(writers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        until(lambda: waiting(database) == 0)
+    kept = [b"%d" % number for number in range(each) if number % 3 != 2]
+    found = values_by_key(hub, "orders")
+    for writer in range(writers):
+        assert found[b"%d" % writer] == kept
+        assert found[b"%d-second" % writer] == [b"second"] * len(kept)
+
+
+def test_a_batch_is_bounded_by_its_bytes(
+    hub: Hub, database: str, outbox: Outbox, opened: Callable[[], Any]
+) -> None:
+    connection = opened()
+    for _ in range(6):
+        outbox.add(connection, "orders", b"x" * 400_000, key=b"a")
+    connection.commit()
+    journal = Journal(database, outbox)
+    assert journal.take(journal.look(), "one", 1000) is not None
+    assert len(journal.advance("one", [], 0, rows=100, size=1_000_000)) == 2
+    journal.release("one")
+    journal.close()
+    assert relay_all(hub, database, batch_bytes=1, poll_s=0.01) == 6
+
+
+def test_a_stream_that_is_not_there_holds_its_records_up_until_it_is(
+    hub: Hub, database: str, outbox: Outbox, opened: Callable[[], Any]
+) -> None:
+    connection = opened()
+    for stream in ("orders", "missing", "orders"):
+        outbox.add(connection, stream, b"x", key=b"a")
+    connection.commit()
+    with pytest.raises(UnknownStream):
+        relay_all(hub, database)
+    assert waiting(database) == 3
+    assert values_by_key(hub, "orders") == {b"a": [b"x", b"x"]}
+    with OutboxRelay(hub, database, options=QUICK).start() as relay:
+        hub.create_stream("missing", shards=1)
+        until(lambda: relay.relayed == 3)
+    assert values_by_key(hub, "orders") == {b"a": [b"x", b"x"]}
+    assert values_by_key(hub, "missing") == {b"a": [b"x"]}
+
+
+def test_more_streams_than_producers_are_kept_open_for(
+    hub: Hub, database: str, outbox: Outbox, opened: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.outbox.relay._STREAMS_MAX", 3)
+    connection = opened()
+    for turn in range(2):
+        for stream in range(7):
+            if turn == 0:
+                hub.create_stream(f"s{stream}", shards=1)
+            outbox.add(connection, f"s{stream}", b"%d" % turn, key=b"a")
+    connection.commit()
+    assert relay_all(hub, database) == 14
+    assert all(values_by_key(hub, f"s{stream}") == {b"a": [b"0", b"1"]} for stream in range(7))
+
+
+def test_what_could_not_be_sent_is_refused_while_the_transaction_can_be_given_up(
+    outbox: Outbox, opened: Callable[[], Any]
+) -> None:
+    connection = opened()
+    with pytest.raises(TooLarge):
+        outbox.add(connection, "orders", b"x" * 5_000_000)
+    wrongs: list[dict[str, Any]] = [
+        {"value": 3},
+        {"value": {"a": object()}},
+        {"value": b"", "key": 3},
+        {"value": "\ud800"},
+    ]
+    for wrong in wrongs:
+        with pytest.raises(InvalidInput):
+            outbox.add(connection, "orders", **wrong)
+    for name in ("no such name!", "a/b/c", ""):
+        with pytest.raises(InvalidInput):
+            outbox.add(connection, name, b"")
+    with pytest.raises(InvalidInput, match="connection='object': a connection or session of SQLAlchemy"):
+        outbox.add(object(), "orders", b"")
+
+
+def test_a_database_without_an_outbox_is_said_to_have_none(hub: Hub, database: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"no outbox in .*shoal outbox create"):
+        OutboxRelay(hub, database)
+    with pytest.raises(InvalidInput, match="no such file"):
+        OutboxRelay(hub, f"sqlite:///{tmp_path / 'nowhere.db'}")
+    for table in ("1a", "a b", "x" * 49, ""):
+        with pytest.raises(InvalidInput, match="table="):
+            Outbox(table)
+
+
+def test_the_statements_that_make_the_tables_can_be_had(
+    store: str, database: str, opened: Callable[[], Any], hub: Hub
+) -> None:
+    outbox, connection = Outbox("till_outbox"), opened()
+    with closing(connection.cursor()) as cursor:
+        for statement in outbox.ddl(store):
+            cursor.execute(statement)
+    outbox.create(connection)
+    outbox.add(connection, "orders", b"x", key=b"a")
+    connection.commit()
+    with OutboxRelay(hub, database, outbox, options=QUICK) as relay:
+        relay.run(until_empty=True)
+    assert values_by_key(hub, "orders") == {b"a": [b"x"]}

@@ -1,0 +1,134 @@
+"""Heads of requests as nobody sends them by mistake: at the level of the socket. Each is refused or taken for
+the one request that it is; nothing that hides behind it is done.
+"""
+
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import chain
+
+import pytest
+
+import shoal
+from shoal import Hub
+from shoal.server.sls.records import SCHEMA
+from shoal.testing.serving import served
+
+PUT = "POST /logstores/store/shards/lb HTTP/1.1\r\nHost: proj.a.test\r\n"
+LOG = "\n\x02\x08\x01"
+"""A group of one log."""
+HIDDEN = "DELETE /logstores/store HTTP/1.1\r\nHost: proj.a.test\r\n\r\n"
+EMPTY_CHUNK = "0\r\n\r\n"
+REST_S = 0.15
+
+LENGTHS = {
+    name: f"{PUT}{lines}\r\n\r\n{LOG}{HIDDEN}"
+    for name, lines in {
+        "twice, not equal": "Content-Length: 4\r\nContent-Length: 60",
+        "a list": "Content-Length: 4, 4",
+        "a sign": "Content-Length: +4",
+        "negative": "Content-Length: -4",
+        "hexadecimal": "Content-Length: 0x4",
+        "beyond all numbers": "Content-Length: 99999999999999999999999",
+        "on a line of its own": "Content-Length:\r\n 4",
+        "a bare carriage return": "X: a\rContent-Length: 4",
+        "a nought byte": "X: a\0b\r\nContent-Length: 4",
+    }.items()
+}
+CHUNKS = {
+    name: f"{PUT}{lines}\r\n\r\n{EMPTY_CHUNK}{HIDDEN}"
+    for name, lines in {
+        "length and chunks": "Content-Length: 4\r\nTransfer-Encoding: chunked",
+        "chunks and length": "Transfer-Encoding: chunked\r\nContent-Length: 4",
+        "another coding": "Transfer-Encoding: xchunked",
+        "chunks, then something else": "Transfer-Encoding: chunked, identity",
+        "a space before the colon": "Transfer-Encoding : chunked",
+        "two codings": "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity",
+    }.items()
+}
+CHUNK_SIZES = {
+    name: f"{PUT}Transfer-Encoding: chunked\r\n\r\n{size}\r\n{LOG}\r\n{EMPTY_CHUNK}{HIDDEN}"
+    for name, size in {
+        "a chunk beyond all numbers": "f" * 18,
+        "a negative chunk": "-4",
+        "no size": "x",
+    }.items()
+}
+LINES = {
+    line: f"{line}\r\nHost: proj.a.test\r\n\r\n"
+    for line in (
+        "GET http://other.a.test/logstores HTTP/1.1",
+        "GET http://x@proj.a.test/logstores HTTP/1.1",
+        "GET ftp://proj.a.test/logstores HTTP/1.1",
+        "CONNECT proj.a.test:80 HTTP/1.1",
+        "OPTIONS * HTTP/1.1",
+        "GET /logstores",
+        "GET /logstores HTTP/3.7",
+        "PRI * HTTP/2.0",
+        "G\0T /logstores HTTP/1.1",
+        "GET /logstores /x HTTP/1.1",
+        "GET /logstores/../v1/openapi.json HTTP/1.1",
+        "GET /logstores/%2e%2e/shards HTTP/1.1",
+        "GET /logstores/%2E/shards HTTP/1.1",
+        "GET /logstores/..%2f..%2fetc%2fpasswd/shards HTTP/1.1",
+        "GET /logstores/..%5c/shards HTTP/1.1",
+        "GET /logstores/%252e%252e/shards HTTP/1.1",
+        "GET /logstores/%0d%0aX:%20y/shards HTTP/1.1",
+        "GET /logstores/%ff/shards HTTP/1.1",
+        f"GET /{'a' * 70_000} HTTP/1.1",
+    )
+}
+HOSTS = {
+    host: f"GET /logstores HTTP/1.1\r\nHost: {host}\r\n\r\n"
+    for host in (
+        "proj.a.test\r\nHost: other.a.test",
+        "..a.test",
+        ".127.0.0.1",
+        "a/b.a.test",
+        "%2e%2e.a.test",
+        "",
+    )
+}
+REFUSED = dict(chain.from_iterable(part.items() for part in (LENGTHS, CHUNKS, CHUNK_SIZES, LINES, HOSTS)))
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with served(f"sqlite:///{tmp_path_factory.mktemp('heads')}/shoal.db") as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def hub(url: str) -> Iterator[Hub]:
+    with shoal.connect(url) as hub:
+        hub.create_stream("proj/store", shards=1, schema=SCHEMA)
+        yield hub
+
+
+def statuses(url: str, sent: str) -> list[int]:
+    """Of all answers that come before the server closes, or before it rests for a while."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    received = b""
+    with socket.create_connection((host, int(port)), timeout=10) as sock, suppress(TimeoutError):
+        sock.sendall(sent.encode("latin-1"))
+        while part := sock.recv(65_536):
+            received += part
+            sock.settimeout(REST_S)  # What is answered at all has been; a second answer would follow at once.
+    lines = [line for line in received.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")]
+    return [int(line.split()[1]) for line in lines]
+
+
+@pytest.mark.parametrize("sent", REFUSED.values(), ids=range(len(REFUSED)))
+def test_what_is_not_one_plain_request_is_refused_and_nothing_behind_it_is_done(
+    sent: str, hub: Hub, url: str
+) -> None:
+    (status,) = statuses(url, sent)
+    assert status in (400, 404), sent[:200]
+    assert hub.stats("proj/store").appended == 0
+
+
+def test_what_stands_in_a_body_or_behind_an_upgrade_is_no_request(hub: Hub, url: str) -> None:
+    head = "GET /logstores HTTP/1.1\r\nHost: proj.a.test\r\n"
+    assert statuses(url, f"{head}Content-Length: {len(HIDDEN)}\r\n\r\n{HIDDEN}") == [200]
+    assert statuses(url, f"{head}Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n{HIDDEN}") == [200]
+    assert hub.stats("proj/store").appended == 0

@@ -1,0 +1,497 @@
+"""A server with users: who is let in, who may do what, and what is told to whom."""
+
+import http.client
+import io
+import itertools
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import shoal
+from shoal import Batch, Checkpointer, Hub, Worker
+from shoal.cli.serve import JsonLines
+from shoal.core.access import Statement
+from shoal.core.checkpoint import Save
+from shoal.core.errors import (
+    AccessDenied,
+    ClockSkewed,
+    InvalidInput,
+    InvalidUrl,
+    NotSignedIn,
+    UnknownGroup,
+)
+from shoal.core.model import ShardId
+from shoal.native.calls import CALLS, arguments_to
+from shoal.ports import GroupSaves, ProducerLife, ShardEnd, Submission
+from shoal.remote.connection import Connection
+from shoal.remote.signing import Credentials, Signer, credentials
+from shoal.server.access import CACHE_S
+from shoal.server.options import ServerOptions
+from shoal.server.sealing import VARIABLE, Seal, new_master_key, new_secret
+from shoal.server.starting import open_server
+from shoal.testing.members import eventually
+from shoal.testing.serving import served
+from shoal.testing.users import ALL, Door, allowed, guarded, of_the_document
+from shoal.wire.fitting import fit_columns
+from shoal.wire.layout import Layout
+from shoal.wire.policies import policy_text
+from shoal.wire.signing import digest_of, header_of
+
+
+@pytest.fixture
+def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
+    """A server whose only user is `admin`, so far."""
+    monkeypatch.setenv(VARIABLE, new_master_key())
+    with guarded(f"sqlite:///{tmp_path / 'shoal.db'}") as door:
+        yield door
+
+
+@pytest.fixture
+def admin(door: Door) -> Iterator[Hub]:
+    with door.hub_of("admin", ALL) as hub:
+        yield hub
+
+
+def asked(
+    url: str, path: str, body: bytes = b"{}", *, method: str = "POST", **headers: str
+) -> tuple[int, Any]:
+    host, _, port = url.removeprefix("http://").partition(":")
+    with closing(http.client.HTTPConnection(host, int(port), timeout=20)) as connection:
+        connection.request(method, path, body, headers)
+        response = connection.getresponse()
+        text = response.read()
+    return response.status, json.loads(text) if text.startswith((b"{", b"[")) else text.decode()
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A request that is signed as one likes."""
+
+    key: Credentials
+    path: str = "/v1/hub/create_stream"
+    body: bytes = b'{"name":"default/new","settings":{"hash":"xxh64","compression":"lz4"},"shards":1}'
+    nonce: str = "n" * 20
+    skew_ms: int = 0
+    server: str = ""
+
+    def header(self) -> str:
+        return header_of(
+            self.key.key,
+            self.key.secret,
+            method="POST",
+            target=self.path,
+            digest=digest_of(self.body),
+            date_ms=time.time_ns() // 1_000_000 + self.skew_ms,
+            nonce=self.nonce,
+            server=self.server,
+        )
+
+    def for_server(self, url: str) -> "Sent":
+        """Signed for the server that answers there."""
+        status, told = asked(url, self.path, self.body, Authorization=self.header())
+        assert (status, told["error"], told["untouched"]) == (401, "SignedForAnother", True)
+        return replace(self, server=told["fields"]["server"])
+
+
+def test_nobody_gets_in_without_a_signature_and_nothing_is_changed(door: Door, admin: Hub) -> None:
+    unsigned = asked(door.url, "/v1/hub/create_stream", Sent(Credentials(key="k", secret="s")).body)
+    assert (unsigned[0], unsigned[1]["error"]) == (401, "NotSignedIn")
+    with pytest.raises(NotSignedIn):
+        shoal.connect(door.url)
+    assert admin.list_streams() == []
+
+
+def test_wrong_cut_and_forged_requests_are_refused_and_nothing_is_changed(door: Door, admin: Hub) -> None:
+    key = door.key_of("writer", ALL)
+    sent = Sent(key).for_server(door.url)
+    other = Credentials(key=key.key, secret=new_secret())
+    header = sent.header()
+    forged = {
+        "wrong secret": replace(sent, key=other).header(),
+        "unknown key": replace(sent, key=Credentials(key="SKNONE", secret=key.secret)).header(),
+        "cut": header[:-5],
+        "empty": "",
+        "another scheme": "Basic a2V5OnNlY3JldA==",
+        "twice": header + "," + header,
+        "another path": replace(sent, path="/v1/hub/list_projects").header(),
+    }
+    for name, given in forged.items():
+        status, told = asked(door.url, sent.path, sent.body, Authorization=given)
+        assert (status, told["error"]) == (401, "NotSignedIn"), name
+        assert key.secret not in str(told)
+    status, told = asked(door.url, sent.path, sent.body.replace(b"new", b"old"), Authorization=header)
+    assert (status, told["error"]) == (401, "NotSignedIn")
+    assert "body" in told["text"]
+    assert admin.list_streams() == []
+
+
+def test_the_same_request_is_taken_once_here_and_on_no_other_server(door: Door, admin: Hub) -> None:
+    sent = Sent(door.key_of("writer", ALL)).for_server(door.url)
+    header = sent.header()
+    assert asked(door.url, sent.path, sent.body, Authorization=header)[0] == 200
+    admin.delete_stream("new")
+    status, told = asked(door.url, sent.path, sent.body, Authorization=header)
+    assert (status, told["error"]) == (401, "ReplayedRequest")
+    with served(door.store_url) as another:
+        status, told = asked(another, sent.path, sent.body, Authorization=header)
+        assert (status, told["error"]) == (401, "SignedForAnother")
+    assert admin.list_streams() == []
+
+
+def test_a_request_for_any_server_of_the_store_is_taken_once_by_all_of_them(door: Door, admin: Hub) -> None:
+    key = door.key_of("writer", ALL)
+    told = asked(
+        door.url, "/v1/hub/list_projects", Authorization=Sent(key, "/v1/hub/list_projects", b"{}").header()
+    )
+    sent = Sent(key, server=told[1]["fields"]["store"])
+    header = sent.header()
+    with served(door.store_url) as another:
+        assert asked(door.url, sent.path, sent.body, Authorization=header)[0] == 200
+        for url in (another, door.url):
+            status, refused = asked(url, sent.path, sent.body, Authorization=header)
+            assert (status, refused["error"]) == (401, "ReplayedRequest")
+
+
+def test_a_skewed_clock_is_told_the_time(door: Door, admin: Hub) -> None:
+    key = door.key_of("writer", ALL)
+    server = Sent(key).for_server(door.url).server
+    for skew_ms in (-61_000, 61_000):
+        sent = Sent(key, skew_ms=skew_ms, server=server)
+        status, told = asked(door.url, sent.path, sent.body, Authorization=sent.header())
+        assert (status, told["error"]) == (401, "ClockSkewed")
+        assert abs(told["fields"]["now_ms"] - time.time() * 1000) < 10_000
+    assert admin.list_streams() == []
+    assert ClockSkewed(sent_ms=1, now_ms=2, limit_ms=3).now_ms == 2
+
+
+def test_a_key_that_is_disabled_or_deleted_is_refused_soon(door: Door) -> None:
+    key = door.key_of("writer", ALL)
+    with shoal.connect(door.url_of(key)) as hub:
+        assert hub.list_streams() == []
+        door.store.access.enable_key(key.key, False)
+
+        def is_refused() -> bool:
+            try:
+                hub.list_streams()
+            except NotSignedIn:
+                return True
+            return False
+
+        eventually(is_refused, "the key is refused", CACHE_S + 5)
+        door.store.access.enable_key(key.key, True)
+        assert hub.list_streams() == []
+        door.store.access.delete_user("writer")
+        eventually(is_refused, "the key is refused", CACHE_S + 5)
+
+
+def test_a_user_may_do_nothing_that_no_policy_allows(door: Door, admin: Hub) -> None:
+    admin.create_stream("orders", shards=1)
+    with door.hub_of("guest") as hub:
+        assert hub.list_projects() == []
+        assert hub.list_streams() == []
+        for call in (
+            lambda: hub.describe_stream("orders"),
+            lambda: hub.create_stream("more"),
+            lambda: hub.append("orders", 0, [b"a"]),
+            lambda: hub.read("orders", 0, 0),
+            lambda: hub.delete_stream("orders"),
+            hub.enforce_retention,
+            lambda: hub.list_groups("orders"),
+            lambda: hub.create_group("orders", "g"),
+        ):
+            with pytest.raises(AccessDenied) as raised:
+                call()
+            assert raised.value.user == "guest"
+    assert [str(one.full_name) for one in admin.list_streams()] == ["orders"]
+    assert admin.stats("orders").records == 0
+
+
+def test_deny_wins_and_lists_show_what_may_be_seen(door: Door, admin: Hub) -> None:
+    for name in ("shop/orders", "shop/secret", "bank/orders"):
+        admin.create_stream(name, shards=1)
+    where = "acs:log:*:*:project/shop/logstore/s*"
+    deny = policy_text([Statement(is_allow=False, actions=("*",), resources=(where,))])
+    with door.hub_of("clerk", allowed(("log:*", "acs:log:*:*:project/shop*")), deny) as hub:
+        assert [str(one.full_name) for one in hub.list_streams()] == ["shop/orders"]
+        assert [str(one.full_name) for one in hub.list_streams("shop")] == ["shop/orders"]
+        assert hub.list_projects() == ["shop"]
+        hub.append("shop/orders", 0, [b"a"])
+        for stream in ("shop/secret", "bank/orders"):
+            with pytest.raises(AccessDenied):
+                hub.append(stream, 0, [b"a"])
+        with pytest.raises(AccessDenied):
+            hub.list_streams("bank")
+
+
+def test_a_group_is_not_reached_by_its_number(door: Door, admin: Hub) -> None:
+    admin.create_stream("mine", shards=1)
+    admin.create_stream("theirs", shards=1)
+    admin.create_group("mine", "g")
+    admin.create_group("theirs", "g")
+    number = admin.service.groups.find(admin.describe_stream("theirs").full_name, "g").id
+    mine = admin.describe_stream("mine").full_name
+    with door.hub_of("me", allowed(("log:*", "acs:log:::project/default/logstore/mine*"))) as hub:
+        groups = hub.service.groups
+        with pytest.raises(UnknownGroup):
+            groups.save(mine, number, [Save(shard=ShardId(0), epoch=1, offset=0)])
+        for other in (number, 10**6):
+            with pytest.raises(UnknownGroup, match=f"group='{other}'"):
+                groups.unbound(other)
+        assert groups.unbound(groups.find(mine, "g").id) == frozenset()
+    looker = allowed(("log:ListConsumerGroup", "acs:log:::project/default/logstore/theirs*"))
+    # Who knows the group is told what is missing.
+    with door.hub_of("looker", looker) as hub, pytest.raises(AccessDenied, match="theirs"):
+        hub.service.groups.block(number, ShardId(0), None)
+
+
+def test_what_is_not_yours_and_what_is_not_there_are_told_alike(door: Door, admin: Hub) -> None:
+    secret = admin.create_stream("secret", shards=1)
+    admin.create_group("secret", "layoffs")
+    group = admin.service.groups.find(secret.full_name, "layoffs").id
+    key = door.key_of("nobody")
+
+    def told(part: str, name: str, number: int, **arguments: Any) -> tuple[int, str]:
+        call = CALLS[part, name]
+        request = Sent(key, call.path, arguments_to(call, arguments), nonce=new_secret()[:20])
+        signed = replace(request.for_server(door.url), nonce=new_secret()[:20])
+        status, found = asked(door.url, call.path, signed.body, Authorization=signed.header())
+        del found["request"]
+        return status, json.dumps(found).replace(str(number), "N")
+
+    def alike(number: int) -> list[tuple[int, str]]:
+        place = ShardEnd(number, ShardId(0))
+        return [
+            told("groups", "wait", number, group_id=number, incarnation="x", seen=0, timeout_s=0.0),
+            told("groups", "unbound", number, group_id=number),
+            told("groups", "leased", number, group_id=number),
+            told("groups", "retire", number, group_id=number, incarnation="x"),
+            told("hub", "watch", number, places=[(place, 1)], wait_for_s=0.0),
+        ]
+
+    assert group == secret.id
+    found = alike(group)
+    assert [status for status, _ in found] == [404, 404, 404, 404, 403]
+    assert not any("layoffs" in text or "secret" in text for _, text in found)
+    assert found == alike(999_999)
+
+
+@pytest.mark.parametrize("coordination", ["coordinated", "leased"])
+def test_the_document_s_six_lines_are_enough_for_a_worker(door: Door, admin: Hub, coordination: Any) -> None:
+    admin.create_stream("orders", shards=2)
+    admin.append("orders", 0, [b"a", b"b"])
+    stream = "acs:log:cn-hangzhou:1234:project/default/logstore/orders"
+    seen: list[bytes] = []
+
+    def process(batch: Batch, checkpointer: Checkpointer) -> None:
+        seen.extend(record.value for record in batch)
+        checkpointer.save()
+
+    with door.hub_of("worker", of_the_document(stream, "billing")) as hub:
+        hub.create_group("orders", "billing", coordination=coordination)
+        with Worker(hub, "orders", "billing", process):
+            eventually(lambda: seen == [b"a", b"b"], "all is seen")
+        assert hub.describe_group("orders", "billing").lag == 0
+        with pytest.raises(AccessDenied):
+            hub.append("orders", 0, [b"c"])
+        with pytest.raises(AccessDenied):
+            hub.delete_group("orders", "billing")
+
+
+def test_secrets_are_in_no_text_no_log_and_not_in_the_file(
+    door: Door, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = io.StringIO()
+    handler = logging.StreamHandler(lines)
+    handler.setFormatter(JsonLines())
+    caplog.set_level(logging.DEBUG)
+    logging.getLogger("shoal").addHandler(handler)
+    key = door.key_of("writer")
+    try:
+        with shoal.connect(door.url_of(key)) as hub:
+            texts = [repr(hub), repr(hub.service), repr(vars(hub.service)), repr(key)]
+            with pytest.raises(AccessDenied) as denied:
+                hub.create_stream("x")
+            texts.append(str(denied.value))
+    finally:
+        logging.getLogger("shoal").removeHandler(handler)
+    for bad in (door.url_of(key) + "/path", door.url_of(key) + ":x", f"http://{key.secret}@host"):
+        with pytest.raises(InvalidUrl) as raised:
+            shoal.connect(bad)
+        texts.append(f"{raised.value} {raised.value.value}")
+    texts += [repr(door.store.access.grant(key.key)), caplog.text, lines.getvalue()]
+    assert "hub.create_stream" in lines.getvalue()
+    master = door.seal.open(key.key, door.store.access.list_keys("writer")[0].sealed)
+    assert master == key.secret
+    assert all(key.secret not in text for text in texts)
+    files = b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
+    assert key.key.encode() in files
+    assert key.secret.encode() not in files
+
+
+def test_a_sealed_secret_opens_under_its_own_key_alone() -> None:
+    old, new = new_master_key(), new_master_key()
+    sealed = Seal(old).seal("a", "secret")
+    assert Seal(f"{new},{old}").open("a", sealed) == "secret"
+    for seal, key in ((Seal(new), "a"), (Seal(old), "b")):
+        with pytest.raises(InvalidInput) as raised:
+            seal.open(key, sealed)
+        assert old not in str(raised.value)
+        assert new not in str(raised.value)
+    for wrong in ("", "short", "!" * 44):
+        with pytest.raises(InvalidInput):
+            Seal(wrong)
+
+
+def test_a_key_comes_from_the_url_or_else_from_the_environment(door: Door) -> None:
+    given = {"SHOAL_ACCESS_KEY_ID": "k", "SHOAL_ACCESS_KEY_SECRET": "s"}
+    assert credentials("http://a:1,b:2", given) == (Credentials(key="k", secret="s"), "http://a:1,b:2")
+    found, bare = credentials("http://x:y%2F@a:1,b:2", given)
+    assert (found, bare) == (Credentials(key="x", secret="y/"), "http://a:1,b:2")
+    assert credentials("http://a", {}) == (None, "http://a")
+    with pytest.raises(InvalidUrl):
+        credentials("http://a", {"SHOAL_ACCESS_KEY_ID": "k"})
+
+
+def test_a_server_with_users_needs_the_master_key_and_one_without_stays_at_home(
+    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beyond = ServerOptions(host="0.0.0.0", port=0)  # noqa: S104
+    open_server(door.store_url, beyond, version="0").start().stop()
+    monkeypatch.delenv(VARIABLE)
+    with pytest.raises(InvalidInput, match=VARIABLE):
+        open_server(door.store_url, version="0")
+    with pytest.raises(InvalidInput, match="allow-anyone"):
+        open_server(f"sqlite:///{tmp_path / 'other.db'}", beyond, version="0")
+
+
+def test_refusals_are_counted_and_names_are_not_told_to_strangers(door: Door, admin: Hub) -> None:
+    admin.create_stream("orders", shards=1)
+    admin.create_group("orders", "billing")
+    asked(door.url, "/v1/hub/list_projects")
+    with door.hub_of("guest") as hub, pytest.raises(AccessDenied):
+        hub.describe_stream("orders")
+    _, text = asked(door.url, "/metrics", method="GET")
+    assert 'shoal_server_auth_failures_total{error="NotSignedIn"} 1.0' in text
+    assert 'shoal_server_auth_failures_total{error="AccessDenied"} 1.0' in text
+    assert "billing" not in text
+    assert asked(door.url, "/readyz", method="GET")[1] == {"status": "ready"}
+    with served(door.store_url, ServerOptions(port=0, open_metrics=True)) as open_one:
+        assert "billing" in asked(open_one, "/metrics", method="GET")[1]
+
+
+def test_a_change_of_server_is_survived_by_those_who_sign(door: Door) -> None:
+    key = door.key_of("writer", ALL)
+    server = open_server(door.store_url, ServerOptions(port=0), version="0").start()
+    port = int(server.url.rpartition(":")[2])
+    with shoal.connect(f"http://{key.key}:{key.secret}@127.0.0.1:{port}") as hub:
+        hub.create_stream("orders", shards=1)
+        server.stop()
+        server = open_server(door.store_url, ServerOptions(port=port), version="0").start()
+        hub.append("orders", 0, [b"a"])
+        assert hub.stats("orders").records == 1
+    server.stop()
+
+
+def test_a_balancer_that_spreads_requests_over_servers_is_survived(door: Door) -> None:
+    key = door.key_of("writer", ALL)
+    with (
+        served(door.store_url) as another,
+        balanced(door.url, another) as url,
+        shoal.connect(url.replace("http://", f"http://{key.key}:{key.secret}@")) as hub,
+    ):
+        hub.create_stream("orders", shards=1)
+        for number in range(6):
+            hub.append("orders", 0, [b"%d" % number])
+        assert hub.stats("orders").records == 6
+
+
+def test_a_client_whose_clock_is_wrong_signs_by_the_server_s(door: Door) -> None:
+    key = door.key_of("writer", ALL)
+    signer = Signer(key)
+    far_ms = time.time_ns() // 1_000_000 - 3_600_000
+    signer.set_clock(ClockSkewed(sent_ms=0, now_ms=far_ms, limit_ms=0))  # An hour behind, as it now believes.
+    host, _, port = door.url.removeprefix("http://").partition(":")
+    connection = Connection(host, int(port), None, signer)
+    answer = connection.exchange("/v1/hub/list_projects", "application/json", [b"{}"], 20)
+    connection.close()
+    assert answer.status == 200
+
+
+@contextmanager
+def balanced(*urls: str) -> Iterator[str]:
+    """Sends each request, of whatever connection, to the next server."""
+    turns = itertools.cycle(url.removeprefix("http://") for url in urls)
+
+    class Balancer(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            with closing(http.client.HTTPConnection(next(turns), timeout=20)) as connection:
+                connection.request("POST", self.path, body, dict(self.headers))
+                response = connection.getresponse()
+                answer = response.read()
+            self.send_response(response.status)
+            self.send_header("Content-Type", response.headers["Content-Type"])
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Says nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Balancer) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_transaction_needs_what_each_of_its_parts_needs(door: Door, admin: Hub) -> None:
+    for stream in ("mine", "theirs"):
+        admin.create_stream(stream, shards=1)
+    admin.create_group("mine", "g", start="earliest")
+    group = admin.service.groups.find(admin.describe_stream("mine").full_name, "g")
+    where = "acs:log:::project/default/logstore/"
+    with door.hub_of("clerk", allowed(("log:PostLogStoreLogs", where + "mine"))) as hub:
+        with hub.producer("mine", name="till-1") as producer:
+            with producer.transaction() as transaction:
+                transaction.send(b"fine")
+            assert hub.count_delayed("mine") == 0
+        mine = hub.describe_stream("mine")
+        life = ProducerLife(stream_id=mine.id, producer="~x", epoch=0)
+        save = GroupSaves(
+            stream=mine.full_name, group_id=group.id, saves=[Save(shard=ShardId(0), epoch=1, offset=1)]
+        )
+        with pytest.raises(UnknownGroup):  # As of a number that nothing has: it may not see groups.
+            hub.service.transact(life, [], [save])
+        theirs = admin.describe_stream("theirs")
+        with pytest.raises(AccessDenied, match="PostLogStoreLogs"):
+            hub.service.transact(replace(life, stream_id=theirs.id), [], [])
+        with pytest.raises(AccessDenied, match="PostLogStoreLogs"):
+            hub.service.open_producer(theirs, "till-1")
+        one = pa.record_batch({"value": [b"x"]})
+        fitted = fit_columns(Layout(None), one, None, 0)
+        submission = Submission(shard=ShardId(0), batch=fitted, producer="~x")
+        with pytest.raises(AccessDenied, match="PostLogStoreLogs"):
+            hub.service.transact(life, [(theirs, submission)])
+        hub.service.transact(life, [(mine, submission)])
+    seeing = allowed(("log:PostLogStoreLogs", where + "mine"), ("log:ListConsumerGroup", where + "mine/*"))
+    with (
+        door.hub_of("auditor", seeing) as hub,
+        pytest.raises(AccessDenied, match="ConsumerGroupUpdateCheckPoint"),
+    ):
+        hub.service.transact(life, [], [save])
+    assert (admin.stats("mine").appended, admin.stats("theirs").appended) == (2, 0)

@@ -1,0 +1,266 @@
+"""What happens between a batch's plan and its reads, or in their midst: on every store, without a JVM."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from threading import Timer
+from typing import Any
+
+import pytest
+from pyspark.sql.types import StructType
+
+import shoal
+from shoal.core.errors import (
+    Fenced,
+    NotOwner,
+    StreamReplaced,
+    UnknownStream,
+)
+from shoal.spark.data_source import schema_of
+from shoal.spark.executor_reading import Reading, read_spans
+from shoal.spark.hubs import address_of, close_hubs
+from shoal.spark.plan.spans import Owner, Span
+from shoal.spark.sink import stream_writer
+from shoal.spark.source_options import source_options
+from shoal.spark.stream_reader import ShoalStreamReader
+from shoal.testing.servers import PostgresServer
+from tests.spark.planning import ALL, Driver, fill, held
+
+
+@pytest.fixture
+def hub(store_url: str) -> Iterator[shoal.Hub]:
+    with shoal.connect(store_url) as hub:
+        yield hub
+
+
+def test_a_store_that_restarts_in_the_midst_of_a_batch_is_waited_for(
+    postgres_server: PostgresServer,
+) -> None:
+    url = postgres_server.fresh_database()
+    given = {"hub": url, "stream": "orders", "startingOffsets": "earliest", "group": "billing"}
+    with shoal.connect(url) as hub:
+        hub.create_stream("orders", shards=1)
+        for _ in range(3):
+            hub.append("orders", 0, [b"x" * 1000] * 2000)
+    reader = ShoalStreamReader(source_options(given, is_streaming=True), schema_of(given))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    (partition,) = reader.partitions(start, end)
+    batches = reader.read(partition)
+    rows = next(batches).num_rows
+    assert rows < 6000
+    postgres_server.stop()
+    again = Timer(1.0, postgres_server.start)
+    again.start()
+    rows += sum(batch.num_rows for batch in batches)
+    assert rows == 6000
+    assert reader.latestOffset(end, ALL) == end
+    again.join()
+    reader.stop()
+    close_hubs()
+
+
+def test_processes_that_begin_while_the_store_restarts_wait_for_it(postgres_server: PostgresServer) -> None:
+    """Spark makes a process for each part of a batch: any of them may be the first to open the hub."""
+    url = postgres_server.fresh_database()
+    given = {"hub": url, "stream": "orders", "startingOffsets": "earliest"}
+    with shoal.connect(url) as hub:
+        hub.create_stream("orders", shards=1)
+        hub.append("orders", 0, [b"x"] * 5)
+    schema = schema_of(given)
+    partitions: list[Any] = []
+
+    def plan() -> None:
+        reader = ShoalStreamReader(source_options(given, is_streaming=True), schema)
+        end = reader.latestOffset(reader.initialOffset(), ALL)
+        partitions.extend(reader.partitions(reader.initialOffset(), end))
+        reader.stop()
+
+    def read() -> None:
+        reader = ShoalStreamReader(source_options(given, is_streaming=True), schema)
+        assert sum(batch.num_rows for batch in reader.read(partitions[0])) == 5
+
+    def begin_to_write() -> None:
+        stream_writer({"hub": url, "stream": "orders"}, StructType().add("value", "binary"), overwrite=False)
+
+    for begin in (plan, read, begin_to_write):
+        close_hubs()
+        postgres_server.stop("immediate")
+        again = Timer(0.3, postgres_server.start)
+        again.start()
+        begin()
+        again.join()
+    close_hubs()
+
+
+def test_shards_that_are_split_and_merged_between_plan_and_read_are_read_as_planned(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
+) -> None:
+    hub.create_stream("orders", shards=2)
+    fill(hub, 2, 5)
+    driver = Driver(begin(startingOffsets="earliest"))
+    assert driver.plan()
+    hub.split_shard("orders", 0)
+    hub.merge_shards("orders", 3, 1)
+    for shard in (2, 4):
+        hub.append("orders", shard, [b"x"] * 3)
+    driver.run()
+    assert driver.rows == [(shard, offset) for shard in (0, 1) for offset in range(5)], "what was planned"
+    driver.drive(lambda: len(driver.rows) >= 16)
+    assert driver.rows[10:] == [(shard, offset) for shard in (2, 4) for offset in range(3)]
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_a_stream_that_is_deleted_between_plan_and_read_fails_the_task(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], is_made_anew: bool
+) -> None:
+    hub.create_stream("orders", shards=1)
+    fill(hub, 1, 5)
+    strict = Driver(begin(startingOffsets="earliest"))
+    lenient = Driver(begin(startingOffsets="earliest", failOnDataLoss="false"))
+    for driver in (strict, lenient):
+        assert driver.plan()
+    hub.delete_stream("orders")
+    if is_made_anew:
+        hub.create_stream("orders", shards=1)
+        fill(hub, 1, 7)
+    with pytest.raises(StreamReplaced if is_made_anew else UnknownStream):
+        strict.run()
+    lenient.run()
+    assert strict.rows == lenient.rows == [], "none of another stream's records are taken for its own"
+
+
+def test_a_batch_that_runs_is_not_let_go_of(hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]) -> None:
+    hub.create_stream("orders", shards=2)
+    hub.create_group("orders", "billing", timeout=10.0)
+    fill(hub, 2, 10)
+    one = Driver(begin(group="billing", member="true", memberName="one"))
+    one.plan_all(2)
+    with hub.join_group("orders", "billing", "other") as other:
+        seen = other.wait(0, 1.0)
+        assert not other.leases, "the batch has not ended"
+        one.run()
+        one.plan()
+        deadline = time.monotonic() + 10
+        while not other.leases:
+            seen = other.wait(seen, 1.0)
+            assert time.monotonic() < deadline
+        (lease,) = other.leases.values()
+        assert lease.checkpoint == 10
+    assert sorted(one.rows) == [(shard, offset) for shard in (0, 1) for offset in range(10)]
+
+
+def test_a_fenced_task_fails_and_the_next_plan_leaves_the_shard_out(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
+) -> None:
+    hub.create_stream("orders", shards=2)
+    hub.create_group("orders", "billing", timeout=10.0)
+    fill(hub, 2, 10)
+    one = Driver(begin(group="billing", member="true", memberName="one"))
+    one.plan_all(2)
+    hub.checkpoint("orders", "billing", 0, 4, force=True)
+    with pytest.raises((Fenced, NotOwner)):
+        one.run()
+    assert one.rows == []
+    deadline = time.monotonic() + 20
+    while len(one.rows) < 16:
+        assert time.monotonic() < deadline
+        with suppress(Fenced, NotOwner):  # Until the member has heard of it.
+            if one.plan():
+                one.run()
+    assert sorted(one.rows) == [(0, n) for n in range(4, 10)] + [(1, n) for n in range(10)]
+
+
+def test_a_replayed_batch_is_read_under_a_current_lease_and_cut_to_the_groups_checkpoint(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
+) -> None:
+    hub.create_stream("orders", shards=2)
+    hub.create_group("orders", "billing", timeout=1.5)
+    fill(hub, 2, 10)
+    one = Driver(begin(group="billing", member="true"))
+    one.plan_all(2)
+    assert one.reader._running is not None
+    group = one.reader._running.query._group  # type: ignore[attr-defined]
+    group.of("orders").abandon()  # As if it had been killed, in the midst of its batch.
+    group._joined.clear()
+    with hub.join_group("orders", "billing", "other") as other:
+        deadline = time.monotonic() + 20
+        while len(other.leases) < 2:
+            other.wait(0, 0.2)
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        other.release({0: 6, 1: None})
+
+    again = Driver(begin(group="billing", member="true"), one.start)
+    again.end = one.end
+    again.run()
+    assert sorted(again.rows) == [(0, n) for n in range(6, 10)] + [(1, n) for n in range(10)]
+    fill(hub, 2, 1)
+    again.drive(lambda: len(again.rows) >= 16)
+    again.plan()
+    assert hub.describe_group("orders", "billing").lag == 0
+    assert len(again.rows) == 16
+
+
+def test_a_stop_in_the_midst_of_a_batch_hands_nothing_over(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
+) -> None:
+    """Tasks may outlive the query: who got their shards at once could overtake them."""
+    hub.create_stream("orders", shards=2)
+    hub.create_group("orders", "billing", timeout=10.0)
+    fill(hub, 2, 10)
+    one = Driver(begin(group="billing", member="true", memberName="one"))
+    one.plan_all(2)
+    assert one.reader.partitions(one.start, one.end)
+    one.reader.stop()
+    assert held(hub) == {"one": 2}
+
+
+@pytest.mark.parametrize("options", [{"startingOffsets": "latest"}, {"group": "billing"}])
+def test_a_first_batch_that_is_run_again_is_the_same_batch(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], options: dict[str, str]
+) -> None:
+    """Killed in its midst: Spark knows where it ends, and asks anew where the query begins."""
+    hub.create_stream("orders", shards=2)
+    if "group" not in options:
+        fill(hub, 2, 3)
+    one = Driver(begin(**options))
+    fill(hub, 2, 5)
+    assert one.plan()
+    fill(hub, 2, 4)
+    two = Driver(begin(**options))  # The other is still a member of the group.
+    two.end = one.end
+    two.run()
+    shift = 0 if "group" in options else 3
+    assert sorted(two.rows) == [(shard, n + shift) for shard in (0, 1) for n in range(5)]
+    two.drive(lambda: len(two.rows) == 18)
+    assert repr(two.reader.latestOffset(two.start, ALL)) == repr(two.start)
+
+
+def test_a_read_under_an_old_epoch_is_an_error_and_never_empty(hub: shoal.Hub, store_url: str) -> None:
+    hub.create_stream("orders", shards=1)
+    fill(hub, 1, 5)
+    hub.create_group("orders", "billing")
+    reading = Reading(
+        hub=address_of(store_url), schema=schema_of({"hub": store_url, "stream": "orders"}), strict=True
+    )
+    stream, group = hub.describe_stream("orders"), hub.service.groups.find
+    number = group(stream.full_name, "billing").id
+
+    def read(epoch: int) -> int:
+        owner = Owner(number, epoch, False)
+        span = Span(stream="orders", stream_id=stream.id, shard=0, start=0, end=5, owner=owner)
+        return sum(batch.num_rows for batch in read_spans(reading, [span]))
+
+    with hub.join_group("orders", "billing", "a") as member:
+        deadline = time.monotonic() + 10
+        while not member.leases:
+            member.wait(0, 0.2)
+            assert time.monotonic() < deadline
+        epoch = next(iter(member.leases.values())).epoch
+        assert read(epoch) == 5
+    with pytest.raises((Fenced, NotOwner)):
+        read(epoch)
+    close_hubs()

@@ -1,0 +1,125 @@
+"""The client's side of HTTP, against a peer that sends exactly these bytes."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from shoal.remote.plain_http import BrokenAnswer, HttpAnswer, PlainHttp
+
+
+@contextmanager
+def answering(*pieces: bytes) -> Iterator[tuple[PlainHttp, list[bytes]]]:
+    """A connection whose other side reads one request, sends these pieces, one packet each, and closes."""
+    received: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            peer, _ = listening.accept()
+            with peer:
+                peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                request = b""
+                while b"\r\n\r\n" not in request:
+                    request += peer.recv(65536)
+                head, _, body = request.partition(b"\r\n\r\n")
+                length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+                while len(body) < length:
+                    body += peer.recv(65536)
+                received.extend((head, body))
+                for piece in pieces:
+                    peer.sendall(piece)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        http = PlainHttp("127.0.0.1", listening.getsockname()[1], None, 5.0)
+        try:
+            yield http, received
+        finally:
+            http.close()
+            thread.join(5)
+
+
+def asked(*pieces: bytes) -> HttpAnswer:
+    with answering(*pieces) as (http, _):
+        return http.exchange("/v1/x", "a/b", [b"body"], 5.0)
+
+
+def test_a_request_carries_its_parts_in_order_and_large_ones_too() -> None:
+    parts: list[bytes | memoryview] = [b"a" * 10, b"b" * 200_000, memoryview(b"c" * 5), b"d" * 70_000, b""]
+    with answering(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n") as (http, received):
+        answer = http.exchange("/v1/hub/append", "a/b", parts, 5.0, authorization="SCHEME x=y")
+    assert answer.status == 200
+    head, body = received
+    assert head.startswith(b"POST /v1/hub/append HTTP/1.1\r\n")
+    assert b"\r\nAuthorization: SCHEME x=y" in head
+    assert body == b"".join(parts)
+
+
+@pytest.mark.parametrize("cut", [1, 7, 40, 48])
+def test_an_answer_may_come_in_pieces(cut: int) -> None:
+    whole = b"HTTP/1.1 404 Not Found\r\nContent-Length: 5\r\n\r\nhello"
+    answer = asked(whole[:cut], whole[cut:])
+    assert (answer.status, bytes(answer.body), answer.is_kept) == (404, b"hello", True)
+
+
+def test_a_long_body_is_whole() -> None:
+    body = bytes(range(256)) * 4000
+    answer = asked(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body[:100], body[100:])
+    assert bytes(answer.body) == body
+    assert answer.is_kept
+
+
+def test_promises_are_skipped_and_chunks_are_joined() -> None:
+    answer = asked(
+        b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"5;note=1\r\nhel",
+        b"lo\r\n1\r\n!\r\n0\r\nTrailer: x\r\n\r\n",
+    )
+    assert (bytes(answer.body), answer.is_kept) == (b"hello!", True)
+
+
+@pytest.mark.parametrize(
+    ("sent", "body"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok", b"ok"),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", b"ok"),
+        (b"HTTP/1.1 200 OK\r\n\r\nto the end", b"to the end"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\n", b"ok"),
+    ],
+)
+def test_a_connection_that_ends_or_has_more_to_say_is_not_used_again(sent: bytes, body: bytes) -> None:
+    answer = asked(sent)
+    assert (bytes(answer.body), answer.is_kept) == (body, False)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nContent-Le",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nshort",
+        b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok!",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel",
+        b"SSH-2.0-OpenSSH_9.0\r\n\r\n",
+        b"HTTP/1.1 2x0 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nx: " + b"y" * 200_000,
+    ],
+)
+def test_what_is_no_whole_answer_is_broken(sent: bytes) -> None:
+    with pytest.raises(BrokenAnswer):
+        asked(sent)
+
+
+def test_an_answer_that_does_not_come_is_not_waited_for_without_an_end() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        http = PlainHttp("127.0.0.1", listening.getsockname()[1], None, 5.0)
+        with pytest.raises(TimeoutError):
+            http.exchange("/v1/x", "a/b", [b""], 0.1)
+        http.close()

@@ -1,0 +1,272 @@
+"""The parts of the SLS dialect that decide or parse, without a server."""
+
+import base64
+import tracemalloc
+import zlib
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import lz4.block
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.core.access import ACTIONS
+from shoal.core.checkpoint import Save
+from shoal.core.errors import NotOwner, UnknownConsumer, leaves
+from shoal.core.events import Letting, Rewind
+from shoal.core.group import Claim, Group, GroupSettings, Member, ShardState
+from shoal.core.limits import GROUP_TIMEOUT_S_MAX
+from shoal.core.membership import Beat, beaten
+from shoal.core.model import Shard, ShardId, ShardStatus
+from shoal.core.reported import (
+    Passed,
+    beats_every_ms,
+    begun_at_end,
+    checkpointed,
+    let_go_by,
+    member_named,
+    run_dry,
+    still_held,
+    watched_for_ms,
+)
+from shoal.core.ring import RING_SIZE
+from shoal.server.sls.cursors import NoCursor, cursor_at, offset_of
+from shoal.server.sls.errors import TABLE
+from shoal.server.sls.hosts import project_of
+from shoal.server.sls.needs import NEEDS, needs_of
+from shoal.server.sls.packing import RAW_BYTES_MAX, Malformed, Packing, TooMuch, packed, unpacked
+from shoal.server.sls.routes import CALLS, SEARCH
+from shoal.server.sls.signature import Signed, claimed, is_right, signature_v1, signature_v4, signed_at_ms
+
+# --- Compression. ---
+
+
+@given(st.binary(min_size=1, max_size=2000), st.sampled_from([Packing.LZ4, Packing.ZSTD, Packing.DEFLATE]))
+def test_what_is_packed_comes_back(raw: bytes, packing: Packing) -> None:
+    assert unpacked(packed(raw, packing), packing, len(raw)) == raw
+    with pytest.raises(Malformed):
+        unpacked(packed(raw, packing), packing, len(raw) + 1)
+    with pytest.raises(Malformed):
+        unpacked(packed(raw, packing), packing, len(raw) - 1)
+    with pytest.raises(Malformed):
+        unpacked(packed(raw, packing), packing, None)
+
+
+@given(st.binary(max_size=200), st.sampled_from(list(Packing)), st.integers(0, 5000))
+def test_bodies_of_strangers_are_unpacked_or_malformed(body: bytes, packing: Packing, size: int) -> None:
+    with suppress(Malformed):
+        unpacked(body, packing, size)
+
+
+def test_a_bomb_is_not_unpacked() -> None:
+    raw = bytes(400_000_000)
+    bombs = [
+        (Packing.ZSTD, zstandard.ZstdCompressor().compress(raw)),
+        (Packing.DEFLATE, zlib.compress(raw, 1)),
+        (Packing.LZ4, lz4.block.compress(raw[:100_000_000], store_size=False)),
+    ]
+    del raw
+    tracemalloc.start()
+    try:
+        for packing, bomb in bombs:
+            with pytest.raises(Malformed):
+                unpacked(bomb, packing, 1_000_000)
+            with pytest.raises(TooMuch):
+                unpacked(bomb, packing, RAW_BYTES_MAX + 1)
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+# --- Cursors, hosts, errors. ---
+
+SHARD = Shard(id=ShardId(0), begin=0, end=RING_SIZE, created_ms=1_700_000_000_000, next_offset=10)
+
+
+@given(st.integers(0, 10))
+def test_a_cursor_is_a_number_that_clients_can_count_with(offset: int) -> None:
+    cursor = cursor_at(SHARD, offset)
+    assert offset_of(SHARD, cursor) == offset_of(SHARD, cursor + "\n") == offset
+    before = base64.b64encode(str(int(base64.b64decode(cursor)) - 1).encode()).decode()
+    assert offset_of(SHARD, before) == offset - 1
+
+
+@given(st.text(max_size=100))
+def test_what_is_no_cursor_is_refused(text: str) -> None:
+    with pytest.raises(NoCursor):
+        offset_of(SHARD, text)
+
+
+def test_a_cursor_of_another_life_of_the_stream_is_refused() -> None:
+    later = Shard(id=ShardId(0), begin=0, end=RING_SIZE, created_ms=1_700_000_001_000, next_offset=10)
+    with pytest.raises(NoCursor):
+        offset_of(later, cursor_at(SHARD, 3))
+
+
+@pytest.mark.parametrize(
+    ("host", "own", "project"),
+    [
+        ("127.0.0.1", (), None),
+        ("127.0.0.1:7400", (), None),
+        ("proj.127.0.0.1", (), "proj"),
+        ("localhost:7400", (), None),
+        ("proj.localhost", (), "proj"),
+        ("loghub.test", (), None),
+        ("proj.loghub.test:80", (), "proj"),
+        ("cn-hangzhou.log.aliyuncs.com", (), None),
+        ("proj.cn-hangzhou.log.aliyuncs.com", (), "proj"),
+        ("logs.example.com", ("logs.example.com",), None),
+        ("proj.logs.example.com:7400", ("logs.example.com",), "proj"),
+        ("proj.hub", ("hub",), "proj"),
+        ("[::1]:7400", (), None),
+    ],
+)
+def test_a_project_is_what_stands_before_the_servers_name(
+    host: str, own: tuple[str, ...], project: str | None
+) -> None:
+    assert project_of(host, own) == project
+
+
+def test_every_error_has_a_code_of_aliyuns() -> None:
+    assert leaves() == set(TABLE)
+
+
+def test_every_call_has_its_needs_and_what_may_be_asked_is_an_action_of_policies() -> None:
+    assert set(NEEDS) == {*CALLS.values(), SEARCH}
+    for call in NEEDS:
+        for need in needs_of(call, "p", {"logstore": "s", "group": "g"}):
+            assert set(need.actions) <= ACTIONS
+            assert isinstance(need.where, str)
+
+
+# --- Signatures. ---
+
+
+def test_both_signatures_are_good_for_their_secret_alone() -> None:
+    headers = {
+        "host": "proj.loghub.test",
+        "date": "Sun, 15 Nov 2026 06:20:17 GMT",
+        "x-log-date": "20261115T062017Z",
+        "x-log-apiversion": "0.6.0",
+        "x-log-content-sha256": "e3b0",
+    }
+    request = Signed(method="GET", path="/logstores/组", query=[("b", "x y"), ("a", "")], headers=headers)
+    first = claimed(f"LOG id:{signature_v1(request, 'secret')}")
+    fourth = claimed(
+        "SLS4-HMAC-SHA256 Credential=id/20261115/cn/sls/aliyun_v4_request,"
+        f"Signature={signature_v4(request, 'secret', 'cn')}"
+    )
+    for claim in (first, fourth):
+        assert claim is not None
+        assert (
+            signed_at_ms(claim, headers) == datetime(2026, 11, 15, 6, 20, 17, tzinfo=UTC).timestamp() * 1000
+        )
+        assert is_right(claim, request, "secret")
+        assert not is_right(claim, request, "guess")
+        for changed in (
+            replace(request, path="/logstores/b"),
+            replace(request, query=[]),
+            replace(request, method="POST"),
+        ):
+            assert not is_right(claim, changed, "secret")
+
+
+@given(st.text(max_size=80))
+def test_an_authorization_of_no_known_form_is_none(text: str) -> None:
+    assert claimed(text) is None
+    assert claimed("LOG " + text + ":") is None
+
+
+# --- Groups. ---
+
+
+def group(state: ShardState = ShardState.ALREADY_ALLOC, owner: str | None = "sls-1", **more: int) -> Group:
+    claim = Claim(
+        shard=ShardId(0),
+        state=state,
+        owner=owner,
+        epoch=5,
+        owner_epoch=more.get("owner_epoch", 5),
+        checkpoint=3,
+    )
+    members = {
+        key: Member(incarnation=key, name=name, timeout_ms=1, interval_ms=1)
+        for key, name in (("sls-1", "one"), ("native", "two"))
+    }
+    return Group(id=1, stream_id=1, name="g", members=members, claims=(claim,))
+
+
+def test_only_a_shard_that_was_asked_back_and_is_not_reported_is_let_go() -> None:
+    assert let_go_by(group(), "sls-1", []) == []
+    asked_back = group(ShardState.TRANSFER)
+    assert let_go_by(asked_back, "sls-1", [0]) == []
+    assert let_go_by(asked_back, "sls-1", []) == [Letting(shard=ShardId(0), epoch=5)]
+    assert still_held(asked_back, "sls-1", [0, 9]) == {0: 5}
+    assert still_held(asked_back, "native", [0]) == {}
+
+
+@given(st.integers(1, int(GROUP_TIMEOUT_S_MAX * 1000)))
+def test_a_client_is_watched_for_longer_than_it_keeps_its_shards_and_its_beats_are_taken(
+    timeout: int,
+) -> None:
+    interval = beats_every_ms(timeout)
+    assert watched_for_ms(timeout) > timeout + interval
+    beat = Beat(
+        incarnation="sls-1",
+        number=1,
+        timeout_ms=watched_for_ms(timeout),
+        interval_ms=interval,
+        held={},
+        seen=0,
+    )
+    member = replace(group().members["sls-1"], assigned=1)
+    assert beaten(GroupSettings(timeout_ms=timeout), member, beat).timeout_ms == watched_for_ms(timeout)
+
+
+def test_a_client_is_known_by_its_name_among_those_of_its_kind() -> None:
+    found = member_named(group(), "one", "sls-")
+    assert found is not None
+    assert found.incarnation == "sls-1"
+    assert member_named(group(), "two", "sls-") is None
+
+
+def test_a_holders_checkpoint_is_saved_and_leads_back_only_as_a_new_beginning() -> None:
+    def told(offset: int, now: Group) -> object:
+        return checkpointed(now, SHARD, offset, consumer="one", is_forced=True)
+
+    assert told(7, group()) == Save(shard=ShardId(0), epoch=5, offset=7)
+    assert isinstance(told(2, group()), Rewind)
+    assert told(7, group(owner_epoch=4)) == Passed(is_stale=True)
+
+
+def test_a_checkpoint_of_who_does_not_hold_the_shard_moves_nothing_under_its_holder() -> None:
+    for offset in (1, 7):
+        assert checkpointed(group(), SHARD, offset, consumer="two", is_forced=True) == Passed(is_stale=True)
+    free = group(ShardState.NOT_ALLOC, None)
+    assert isinstance(checkpointed(free, SHARD, 7, consumer="two", is_forced=True), Rewind)
+    assert checkpointed(free, SHARD, 1, consumer="two", is_forced=True) == Passed(is_stale=True)
+    with pytest.raises(NotOwner):
+        checkpointed(group(), SHARD, 7, consumer="two", is_forced=False)
+    with pytest.raises(UnknownConsumer):
+        checkpointed(group(), SHARD, 7, consumer="nobody", is_forced=False)
+
+
+def test_a_person_moves_a_checkpoint_wherever_it_is_to_be() -> None:
+    for offset in (1, 7):
+        assert isinstance(checkpointed(group(), SHARD, offset, consumer="", is_forced=True), Rewind)
+    assert checkpointed(group(), SHARD, 3, consumer="", is_forced=True) == Passed()
+
+
+def test_a_closed_shard_with_nothing_left_is_over_for_its_holder() -> None:
+    closed = Shard(
+        id=ShardId(0), begin=0, end=RING_SIZE, status=ShardStatus.CLOSED, first_offset=10, next_offset=10
+    )
+    done = Save(shard=ShardId(0), epoch=5, offset=10)
+    assert run_dry(group(), "sls-1", [closed]) == [done]
+    assert run_dry(group(), "sls-1", [SHARD]) == []
+    assert begun_at_end(group(), closed, "one") == done
+    assert begun_at_end(group(), closed, "two") is None
+    assert begun_at_end(group(), SHARD, "one") is None
