@@ -8,11 +8,16 @@ SEED ?= 1
 OUTAGE_S ?= 600
 MINUTES ?= 60
 SPARK_RECORDS ?= 1000000
+PAYMENTS ?= 100000
+KILLS ?= 100
+PRODUCED ?= 500000
+EXAMPLES ?= 1000
+SLS_ROUNDS ?= 20
 # Folders that are there; a first checkout of a part need not hold them all.
 CHECKED := $(wildcard src tests bench sim examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv servers test check format demo bench bench-spark crash sim sim-soak outage soak-spark soak clean
+.PHONY: help venv servers test check format demo bench bench-spark crash sim sim-soak outage soak-spark soak-outbox soak-producers soak-sls soak fuzz clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -67,11 +72,29 @@ soak-spark: $(STAMP) servers ## The stories of Spark with SPARK_RECORDS records,
 	@SHOAL_SPARK_RECORDS=$(SPARK_RECORDS) $(VENV)/bin/python -m pytest tests/spark/test_story.py \
 		tests/spark/test_story_members.py -s $(PYTEST_ARGS)
 
-soak: $(STAMP) servers ## The long runs: simulated histories for MINUTES, CRASH_ROUNDS crashes, a long outage, Spark
+soak-outbox: $(STAMP) servers ## PAYMENTS transactions of an application, a third rolled back, KILLS kills of it and its relays
+	@SHOAL_OUTBOX_PAYMENTS=$(PAYMENTS) SHOAL_OUTBOX_KILLS=$(KILLS) $(VENV)/bin/python -m pytest \
+		tests/crash/test_outbox.py -s --timeout=0 $(PYTEST_ARGS)
+
+soak-producers: $(STAMP) servers ## PRODUCED records of producers that are killed and superseded, through hubs that are killed, under reshards
+	@SHOAL_PRODUCED=$(PRODUCED) SHOAL_DISTURBANCES=60 SHOAL_HUB_KILLS=20 SHOAL_RESHARDS=10 $(VENV)/bin/python -m pytest \
+		tests/crash/test_producers.py -s --timeout=0 $(PYTEST_ARGS)
+
+soak-sls: $(STAMP) servers ## Aliyun's workers join, stop and are killed, SLS_ROUNDS times
+	@SHOAL_SLS_ROUNDS=$(SLS_ROUNDS) $(VENV)/bin/python -m pytest tests/sls/test_crews.py tests/sls/test_upstream.py -s $(PYTEST_ARGS)
+
+fuzz: $(STAMP) ## What strangers may send a server, EXAMPLES of each kind: make fuzz EXAMPLES=10000
+	@SHOAL_FUZZ=$(EXAMPLES) $(VENV)/bin/python -m pytest tests/fuzz --timeout=0 $(PYTEST_ARGS)
+
+soak: $(STAMP) servers ## The long runs: simulated histories for MINUTES, CRASH_ROUNDS crashes, a long outage, Spark, producers, SLS, fuzz
 	@$(MAKE) --no-print-directory sim-soak
 	@$(MAKE) --no-print-directory crash
 	@$(MAKE) --no-print-directory outage
 	@$(MAKE) --no-print-directory soak-spark
+	@$(MAKE) --no-print-directory soak-outbox
+	@$(MAKE) --no-print-directory soak-producers
+	@$(MAKE) --no-print-directory soak-sls
+	@$(MAKE) --no-print-directory fuzz
 
 clean: ## Remove what these commands made
 	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

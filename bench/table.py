@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -53,8 +55,15 @@ class Report:
                 table.add_row(line.what, line.figure, line.ratio, line.floor, _mark(line))
             self.console.print(table)
 
-    def write(self, path: Path, command: str) -> None:
-        """Keep the run as docs/performance.md."""
+    def write(self, path: Path, order: Sequence[str]) -> None:
+        """Keep the run in docs/performance.md: its sections in this order, those that it did not run as they
+        are."""
+        sections = _written(path)
+        for section, lines in self.sections.items():
+            text = [f"## {section}", "", _run(), ""]
+            text += ["| what | figure | ratio | floor | met |", "|---|---|---|---|---|"]
+            text += [f"| {x.what} | {x.figure} | {x.ratio} | {x.floor} | {_mark(x)} |" for x in lines]
+            sections[section] = "\n".join([*text, ""])
         text = [
             "# Performance",
             "",
@@ -62,16 +71,25 @@ class Report:
             "durability: an acknowledged batch survives a power cut. Absolute figures depend on the machine",
             "and on who else uses it; the ratios were measured in the same run and mean more.",
             "",
-            f"- run: `{command}` at {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-            f"- machine: {os.cpu_count()} cores, {_memory_gb()} GB, {_processor()}, {platform.system()} "
-            f"{platform.release()}, Python {platform.python_version()}",
-            "",
         ]
-        for section, lines in self.sections.items():
-            text += [f"## {section}", "", "| what | figure | ratio | floor | met |", "|---|---|---|---|---|"]
-            text += [f"| {x.what} | {x.figure} | {x.ratio} | {x.floor} | {_mark(x)} |" for x in lines]
-            text.append("")
+        text += [sections[section] for section in order if section in sections]
         path.write_text("\n".join(text))
+
+
+def _written(path: Path) -> dict[str, str]:
+    """The sections that are there, as they are."""
+    found = re.split(r"^(?=## )", path.read_text(), flags=re.MULTILINE)[1:] if path.exists() else []
+    return {section.partition("\n")[0].removeprefix("## "): section for section in found}
+
+
+def _run() -> str:
+    """When and where it was measured, and who else was there."""
+    busy = os.getloadavg()[0]
+    return (
+        f"Measured at {datetime.now(UTC):%Y-%m-%d %H:%M} UTC on {os.cpu_count()} cores, {_memory_gb()} GB, "
+        f"{_processor()}, {platform.system()} {platform.release()}, Python {platform.python_version()}; "
+        f"load {busy:.1f} at the end."
+    )
 
 
 def _mark(line: Line) -> str:

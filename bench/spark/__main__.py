@@ -32,6 +32,7 @@ from bench.spark import kafka
 from bench.spark.data import TYPED, log_rows, typed_rows, write_parquet
 from bench.spark.peers import Discard, Tiny
 from bench.table import Line, Report
+from shoal.testing.maven import Unreachable
 
 SECTION: Final = "spark"
 JSON: Final = "customer string, amount bigint, price double, count int, is_paid boolean"
@@ -66,8 +67,7 @@ class Bench:
             def ours(frame: DataFrame = frame, options: dict[str, str] = options) -> None:
                 name = f"sink-{next(number)}"
                 self.hub.create_stream(name, shards=4, schema=TYPED if options else None)
-                self.write(frame, name, **options)
-                self.hub.delete_stream(name)
+                self.write(frame, name, **options)  # And kept: a hub sweeps later, in the midst of others.
 
             def theirs(frame: DataFrame = frame) -> None:
                 frame.write.format("discard").mode("append").save()
@@ -134,7 +134,7 @@ class Bench:
 
     def kafka(self) -> None:
         """The same for Spark's connector to Kafka, and a broker with its own defaults."""
-        with kafka.Broker(self.folder / "kafka") as broker:
+        with kafka.Broker(parent=self.folder) as broker:
             log = self.log.drop("offset", "timestamp")
             number = iter(range(1_000_000))
 
@@ -288,7 +288,7 @@ def main() -> int:
         chosen = given.only.split(",")
         try:
             jars = kafka.connector() if "kafka" in chosen else []
-        except kafka.Unreachable as error:
+        except Unreachable as error:
             print(f"without the lines of Kafka: {error}", file=sys.stderr)
             jars, chosen = [], [line for line in chosen if line != "kafka"]
         bench = Bench(Path(name), given, jars)

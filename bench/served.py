@@ -1,0 +1,217 @@
+"""The lines of the table that concern a server: client and server in processes of their own, on loopback."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+import shoal
+from bench import measure
+from bench.data import Chunk
+from bench.groups import heartbeats
+from shoal.core.holding import Answered
+from shoal.testing.serving import ServerProcess
+
+CLIENTS = 8
+
+
+def append_and_read(folder: Path, chunk: Chunk, commits: int, rounds: int) -> tuple[float, float]:
+    """Of the embedded rates, in turns: appending by Arrow, and reading as Arrow. Medians of the ratios."""
+    appends, reads = [], []
+    for place in range(rounds):
+        with shoal.connect(f"sqlite:///{folder}/embedded-{place}.db") as hub:
+            appended = measure.append_batches(hub, chunk, commits)
+            read = statistics.median(measure.read_all(hub, "orders", measure.as_arrow) for _ in range(3))
+        with (
+            ServerProcess(f"sqlite:///{folder}/served-{place}.db") as server,
+            shoal.connect(server.url) as hub,
+        ):
+            appends.append(measure.append_batches(hub, chunk, commits) / appended)
+            again = statistics.median(measure.read_all(hub, "orders", measure.as_arrow) for _ in range(3))
+            reads.append(again / read)
+    return statistics.median(appends), statistics.median(reads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallAppends:
+    """Appends a second of one record each, by eight clients at once."""
+
+    served: float
+    """Each with a connection of its own."""
+    embedded: float
+    """Of one hub, which all of them share, and with it its commits."""
+    syncs: float
+    """What the disk does at most, one after another: a page written over, and fdatasync."""
+    cost_us: float
+    """Of the server's core, for each."""
+
+
+def small_appends(folder: Path, seconds: float) -> SmallAppends:
+    """In the same minute: the disk, the embedded hub, the server, and the disk again."""
+    before = bare_syncs(folder, seconds / 8)
+    with shoal.connect(f"sqlite:///{folder}/small-embedded.db") as hub:
+        embedded = _small_appends([hub] * CLIENTS, seconds / 2)
+    with ServerProcess(f"sqlite:///{folder}/small.db") as server, ExitStack() as stack:
+        hubs = [stack.enter_context(shoal.connect(server.url)) for _ in range(CLIENTS)]
+        began = _cpu_s(server)
+        rate = _small_appends(hubs, seconds)
+        cost_us = 1e6 * (_cpu_s(server) - began) / (rate * seconds * 1.25)
+    syncs = statistics.mean((before, bare_syncs(folder, seconds / 8)))
+    return SmallAppends(served=rate, embedded=embedded, syncs=syncs, cost_us=cost_us)
+
+
+def bare_syncs(folder: Path, seconds: float) -> float:
+    """Pages written and synced a second, on the disk that the hubs are on."""
+    page, count = b"x" * 8192, 0
+    with (folder / "syncs").open("w+b", buffering=0) as file:
+        file.write(page)
+        os.fsync(file.fileno())
+        began = time.perf_counter()
+        while time.perf_counter() - began < seconds:
+            os.pwrite(file.fileno(), page, 0)
+            os.fdatasync(file.fileno())
+            count += 1
+        return count / (time.perf_counter() - began)
+
+
+def _small_appends(hubs: Sequence[shoal.Hub], seconds: float) -> float:
+    measure.new_stream(hubs[0])
+    counts = [0] * len(hubs)
+    stop = threading.Event()
+
+    def send(place: int) -> None:
+        with hubs[place].producer("orders", linger_s=0.0) as producer:
+            while not stop.is_set():
+                producer.send(b"x" * 150, key=b"%d" % place).result()
+                counts[place] += 1
+
+    return _rate(send, counts, stop, seconds)
+
+
+def beats(folder: Path, seconds: float) -> float:
+    """Heartbeats a second, of members spread over a few clients."""
+    with ServerProcess(f"sqlite:///{folder}/beats.db") as server, ExitStack() as stack:
+        hubs = [stack.enter_context(shoal.connect(server.url)) for _ in range(4)]
+        return heartbeats(hubs, 16, 16, seconds)
+
+
+def end_to_end(folder: Path, rate: int, seconds: float) -> tuple[tuple[float, float], tuple[float, float]]:
+    """From `send` to `process`, p50 and p99 in ms: a producer and a worker, each with a hub of its own; and
+    the same embedded."""
+    embedded = _end_to_end(f"sqlite:///{folder}/latency-embedded.db", rate, seconds)
+    with ServerProcess(f"sqlite:///{folder}/latency.db") as server:
+        return _end_to_end(server.url, rate, seconds), embedded
+
+
+def _end_to_end(url: str, rate: int, seconds: float) -> tuple[float, float]:
+    took: list[float] = []
+    with ExitStack() as stack:
+        sending, working = (stack.enter_context(shoal.connect(url)) for _ in range(2))
+        measure.new_stream(sending)
+        sending.create_group("orders", "billing")
+
+        def process(batch: shoal.Batch, checkpointer: shoal.Checkpointer) -> None:
+            now = time.perf_counter_ns()
+            took.extend((now - int(record.value)) / 1e6 for record in batch)
+            checkpointer.save(persist=False)
+
+        worker = shoal.Worker(working, "orders", "billing", process, name="one").start()
+        with sending.producer("orders", linger_s=0.0) as producer:
+            began = time.perf_counter()
+            for number in range(int(rate * seconds)):
+                time.sleep(max(0.0, began + number / rate - time.perf_counter()))
+                producer.send(b"%d" % time.perf_counter_ns(), key=b"%d" % (number % 64))
+        deadline = time.perf_counter() + 10
+        while len(took) < int(rate * seconds) and time.perf_counter() < deadline:
+            time.sleep(0.05)
+        worker.stop()
+    settled = took[len(took) // 10 :]
+    return statistics.median(settled), statistics.quantiles(settled, n=100)[98]
+
+
+def waiting(folder: Path, consumers: int, seconds: float) -> tuple[float, float]:
+    """The share of a core, in percent, and the MB of a server on which so many consumers wait for records and
+    for changes of their group, heartbeats included."""
+    with ServerProcess(f"sqlite:///{folder}/waiting.db") as server, ExitStack() as stack:
+        hubs = [stack.enter_context(shoal.connect(server.url)) for _ in range(10)]
+        hubs[0].create_stream("idle", shards=1)
+        hubs[0].create_group("idle", "billing")
+        idlers = [Idler(hubs[place % len(hubs)], place) for place in range(consumers)]
+        hubs[0].reshard("idle", consumers)  # Only now: each that joins would move shards of all the others.
+        deadline = time.monotonic() + 120
+        while hubs[0].describe_group("idle", "billing").state != "stable":
+            if time.monotonic() > deadline:
+                raise TimeoutError("the group did not settle")
+            time.sleep(1)
+        open_shards = {shard.id for shard in hubs[0].describe_stream("idle").shards if shard.is_open}
+        for idler in idlers:
+            idler.read(set(open_shards))
+        time.sleep(seconds)
+        began_s, began = _cpu_s(server), time.perf_counter()
+        time.sleep(seconds)
+        share = 100 * (_cpu_s(server) - began_s) / (time.perf_counter() - began)
+        megabytes = psutil.Process(server.pid).memory_info().rss / 1e6
+        for idler in idlers:
+            idler.is_over = True
+    return share, megabytes
+
+
+class Idler:
+    """A consumer that holds what it is given, hands over what it is asked for, and waits for records of a
+    shard."""
+
+    def __init__(self, hub: shoal.Hub, place: int) -> None:
+        self.is_over = False
+        self._hub = hub
+        self._is_in = threading.Event()
+        self._member = hub.join_group("idle", "billing", f"c{place}", listener=self._hear)
+        self._is_in.set()
+
+    def read(self, open_shards: set[int]) -> None:
+        """Wait for records of one of these, in a thread, until it is over: a shard that is closed has an end,
+        at which nobody waits."""
+        deadline = time.monotonic() + 60
+        while not (held := [shard for shard in self._member.leases if shard in open_shards]):
+            if time.monotonic() > deadline:
+                raise TimeoutError("a consumer was given no open shard")
+            time.sleep(0.01)
+        threading.Thread(target=self._read, args=(held[0],), daemon=True).start()
+
+    def _hear(self, outcome: Answered) -> None:
+        self._is_in.wait(30)
+        asked = [lease.shard for lease in outcome.closing if lease.shard in self._member.leases]
+        if asked:
+            self._member.release(dict.fromkeys(asked))
+
+    def _read(self, shard: int) -> None:
+        while not self.is_over:
+            with suppress(shoal.ShoalError):
+                self._hub.read("idle", shard, 0, wait=20)
+
+
+def _cpu_s(server: ServerProcess) -> float:
+    times = psutil.Process(server.pid).cpu_times()
+    used: float = times.user + times.system
+    return used
+
+
+def _rate(act: Callable[[int], None], counts: list[int], stop: threading.Event, seconds: float) -> float:
+    threads = [threading.Thread(target=act, args=(place,)) for place in range(len(counts))]
+    for thread in threads:
+        thread.start()
+    time.sleep(seconds / 4)  # Connections, caches, the first commits.
+    before, began = sum(counts), time.perf_counter()
+    time.sleep(seconds)
+    rate = (sum(counts) - before) / (time.perf_counter() - began)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    return rate
