@@ -12,7 +12,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from shoal.core.errors import InvalidInput
 from shoal.server.options import ServerOptions
-from shoal.testing.serving import free_port, served
+from shoal.testing.machine import free_port
+from shoal.testing.serving import served
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import shoal
 from shoal import Hub
 from shoal.server.options import ServerOptions
 from shoal.server.starting import open_server
+from shoal.testing.machine import free_port
 
 
 @contextmanager
@@ -113,14 +113,6 @@ class ServerProcess:
 
     def __exit__(self, *_: object) -> None:
         self.end()
-
-
-def free_port() -> int:
-    """A port that nobody has at the moment."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 READY_S = 30.0
