@@ -19,21 +19,20 @@ from shoal.spark.hubs import close_hubs
 from shoal.spark.source_options import source_options
 from shoal.spark.stream_reader import ShoalStreamReader
 from shoal.testing.servers import PostgresServer
-from tests.spark.shared_classes import jvm_options, shared_home
+from tests.spark.shared_classes import shared_home
 
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*sys.path, os.environ.get("PYTHONPATH")]))
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _quick_jvms(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> None:
+def _quick_jvms() -> None:
     """Every JVM of Spark that a test starts, itself or through a program, starts as soon as it can."""
     if shutil.which("java") is None:
         return  # Who needs one says so.
-    cache = getattr(pytestconfig, "cache", None)
-    home = shared_home(tmp_path_factory.mktemp("spark-home") if cache is None else cache.mkdir("spark-home"))
+    home, options = shared_home()
     os.environ["SPARK_HOME"] = str(home)
-    os.environ["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_DAEMON_JAVA_OPTS"] = jvm_options(home)
+    os.environ["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_DAEMON_JAVA_OPTS"] = options
 
 
 @pytest.fixture(scope="session")

@@ -4,17 +4,21 @@ A JVM that starts Spark reads some twenty thousand classes out of 250 jars; from
 calls class data sharing) it starts with half the processor time. The archive stands beside a home of Spark,
 since it is good for the same jars under the same names only. A JVM that finds another Java or other jars
 leaves it alone.
+
+`python -m tests.spark.shared_classes` gathers them before there is a test that waits for them.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -25,28 +29,33 @@ QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"
 """Of an archive that it cannot use, a JVM would speak on the standard output."""
 _WITHIN_S: Final = 200.0
+FOLDER: Final = Path(sys.prefix) / "spark-home"
+"""It outlives a run, and goes with the environment whose jars it is made of."""
 
 
-def shared_home(folder: Path) -> Path:
-    """A quick home in a folder that outlives the run: made by whoever comes first."""
+def shared_home(folder: Path = FOLDER) -> tuple[Path, str]:
+    """A quick home, and what makes a JVM of it start soon. Whoever comes first makes them, others wait."""
+    folder.mkdir(exist_ok=True)
     home = folder / f"home-{_key()}"
-    if not home.exists():
-        with tempfile.TemporaryDirectory(dir=folder) as name:
-            made = make_quick_home(Path(name) / "home")
-            with suppress(OSError):  # Another process was faster.
-                made.rename(home)
-    return home
-
-
-def jvm_options(home: Path) -> str:
-    """What makes a JVM start soon: with the classes of this home, gathered if they are not there."""
     archive = home / "classes.jsa"
-    try:
-        if not archive.exists():
-            _gather(home, archive)
-    except subprocess.TimeoutExpired:
-        return QUICK  # The machine is very busy: without it all is the same, only slower.
-    return f"{QUICK} -XX:SharedArchiveFile={archive} {_QUIET}"
+    with _alone(folder / "lock"):
+        if not home.exists():
+            with tempfile.TemporaryDirectory(dir=folder) as name:
+                make_quick_home(Path(name) / "home").rename(home)
+        try:
+            if not archive.exists():
+                _gather(home, archive)
+        except subprocess.TimeoutExpired:
+            return home, QUICK  # The machine is very busy: without it all is the same, only slower.
+    return home, f"{QUICK} -XX:SharedArchiveFile={archive} {_QUIET}"
+
+
+@contextmanager
+def _alone(file: Path) -> Iterator[None]:
+    """One process at a time. It waits no longer than `_gather` may take: who ends gives it up."""
+    with file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _gather(home: Path, archive: Path) -> None:
@@ -72,3 +81,7 @@ def _key() -> str:
         found = jar.stat()
         seen.append(f"{jar} {found.st_size} {found.st_mtime_ns}")
     return hashlib.sha256("\n".join(seen).encode()).hexdigest()[:16]
+
+
+if __name__ == "__main__":
+    shared_home()
