@@ -21,6 +21,7 @@ from rich.console import Console
 import shoal
 from bench import (
     balancing,
+    clients,
     consumers,
     groups,
     large,
@@ -432,13 +433,16 @@ def _served(report: Report, folder: Path, chunk: Chunk, less: int) -> None:
     report.add(
         "server",
         Line(
-            f"small appends, each durable, from {served.CLIENTS} clients",
+            f"small appends, each durable, from {clients.CLIENTS} clients",
             f"{small.served:,.0f} appends/s",
             f"{small.served / small.embedded:.2f} of the embedded rate; the disk syncs {small.syncs:,.0f} a "
             f"second; {small.cost_us:.0f} µs of the server's core each",
             "2,000 appends/s",
             small.served >= 2000,
         ),
+    )
+    report.add(
+        "server", Line("the same with producers, which number them", f"{small.numbered:,.0f} appends/s")
     )
     (p50, p99), (near50, near99) = served.end_to_end(folder, 1000, seconds)
     report.add(

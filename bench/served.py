@@ -6,21 +6,20 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
 
 import shoal
-from bench import measure
+from bench import clients, measure
 from bench.data import Chunk
 from bench.groups import heartbeats
 from shoal.core.holding import Answered
 from shoal.testing.serving import ServerProcess
-
-CLIENTS = 8
 
 
 def append_and_read(folder: Path, chunk: Chunk, commits: int, rounds: int) -> tuple[float, float]:
@@ -42,30 +41,35 @@ def append_and_read(folder: Path, chunk: Chunk, commits: int, rounds: int) -> tu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallAppends:
-    """Appends a second of one record each, by eight clients at once."""
+    """Appends a second of one record each, by eight clients at once, each acknowledged before the next."""
 
     served: float
-    """Each with a connection of its own."""
+    """With `hub.append`, each client with a connection of its own."""
+    numbered: float
+    """The same with producers, which number them."""
     embedded: float
-    """Of one hub, which all of them share, and with it its commits."""
+    """With one hub, which all of them share, and with it its commits."""
     syncs: float
     """What the disk does at most, one after another: a page written over, and fdatasync."""
     cost_us: float
-    """Of the server's core, for each."""
+    """Of the server's core, for each of `served`."""
 
 
 def small_appends(folder: Path, seconds: float) -> SmallAppends:
     """In the same minute: the disk, the embedded hub, the server, and the disk again."""
     before = bare_syncs(folder, seconds / 8)
     with shoal.connect(f"sqlite:///{folder}/small-embedded.db") as hub:
-        embedded = _small_appends([hub] * CLIENTS, seconds / 2)
-    with ServerProcess(f"sqlite:///{folder}/small.db") as server, ExitStack() as stack:
-        hubs = [stack.enter_context(shoal.connect(server.url)) for _ in range(CLIENTS)]
+        measure.new_stream(hub)
+        embedded = clients.shared_rate(hub, clients.by_hub, clients.CLIENTS, seconds / 2)
+    with ServerProcess(f"sqlite:///{folder}/small.db") as server:
+        with shoal.connect(server.url) as hub:
+            measure.new_stream(hub)
         began = _cpu_s(server)
-        rate = _small_appends(hubs, seconds)
+        rate = clients.append_rate(server.url, clients.by_hub, seconds)
         cost_us = 1e6 * (_cpu_s(server) - began) / (rate * seconds * 1.25)
+        numbered = clients.append_rate(server.url, clients.by_producer, seconds / 2)
     syncs = statistics.mean((before, bare_syncs(folder, seconds / 8)))
-    return SmallAppends(served=rate, embedded=embedded, syncs=syncs, cost_us=cost_us)
+    return SmallAppends(served=rate, numbered=numbered, embedded=embedded, syncs=syncs, cost_us=cost_us)
 
 
 def bare_syncs(folder: Path, seconds: float) -> float:
@@ -82,20 +86,6 @@ def bare_syncs(folder: Path, seconds: float) -> float:
         return count / (time.perf_counter() - began)
 
 
-def _small_appends(hubs: Sequence[shoal.Hub], seconds: float) -> float:
-    measure.new_stream(hubs[0])
-    counts = [0] * len(hubs)
-    stop = threading.Event()
-
-    def send(place: int) -> None:
-        with hubs[place].producer("orders", linger_s=0.0) as producer:
-            while not stop.is_set():
-                producer.send(b"x" * 150, key=b"%d" % place).result()
-                counts[place] += 1
-
-    return _rate(send, counts, stop, seconds)
-
-
 def beats(folder: Path, seconds: float) -> float:
     """Heartbeats a second, of members spread over a few clients."""
     with ServerProcess(f"sqlite:///{folder}/beats.db") as server, ExitStack() as stack:
@@ -104,31 +94,29 @@ def beats(folder: Path, seconds: float) -> float:
 
 
 def end_to_end(folder: Path, rate: int, seconds: float) -> tuple[tuple[float, float], tuple[float, float]]:
-    """From `send` to `process`, p50 and p99 in ms: a producer and a worker, each with a hub of its own; and
-    the same embedded."""
-    embedded = _end_to_end(f"sqlite:///{folder}/latency-embedded.db", rate, seconds)
+    """From `send` to `process`, p50 and p99 in ms: a producer and a worker, each a process with a hub of its
+    own; and the same embedded, in one process."""
+    url = f"sqlite:///{folder}/latency-embedded.db"
+    with shoal.connect(url) as sending:
+        embedded = _end_to_end(url, rate, seconds, lambda: clients.send_all(sending, rate, seconds))
     with ServerProcess(f"sqlite:///{folder}/latency.db") as server:
-        return _end_to_end(server.url, rate, seconds), embedded
+        send = partial(clients.send_at, server.url, rate, seconds)
+        return _end_to_end(server.url, rate, seconds, send), embedded
 
 
-def _end_to_end(url: str, rate: int, seconds: float) -> tuple[float, float]:
+def _end_to_end(url: str, rate: int, seconds: float, send: Callable[[], None]) -> tuple[float, float]:
     took: list[float] = []
-    with ExitStack() as stack:
-        sending, working = (stack.enter_context(shoal.connect(url)) for _ in range(2))
-        measure.new_stream(sending)
-        sending.create_group("orders", "billing")
 
-        def process(batch: shoal.Batch, checkpointer: shoal.Checkpointer) -> None:
-            now = time.perf_counter_ns()
-            took.extend((now - int(record.value)) / 1e6 for record in batch)
-            checkpointer.save(persist=False)
+    def process(batch: shoal.Batch, checkpointer: shoal.Checkpointer) -> None:
+        now = time.perf_counter_ns()
+        took.extend((now - int(record.value)) / 1e6 for record in batch)
+        checkpointer.save(persist=False)
 
+    with shoal.connect(url) as working:
+        measure.new_stream(working)
+        working.create_group("orders", "billing")
         worker = shoal.Worker(working, "orders", "billing", process, name="one").start()
-        with sending.producer("orders", linger_s=0.0) as producer:
-            began = time.perf_counter()
-            for number in range(int(rate * seconds)):
-                time.sleep(max(0.0, began + number / rate - time.perf_counter()))
-                producer.send(b"%d" % time.perf_counter_ns(), key=b"%d" % (number % 64))
+        send()
         deadline = time.perf_counter() + 10
         while len(took) < int(rate * seconds) and time.perf_counter() < deadline:
             time.sleep(0.05)
@@ -201,17 +189,3 @@ def _cpu_s(server: ServerProcess) -> float:
     times = psutil.Process(server.pid).cpu_times()
     used: float = times.user + times.system
     return used
-
-
-def _rate(act: Callable[[int], None], counts: list[int], stop: threading.Event, seconds: float) -> float:
-    threads = [threading.Thread(target=act, args=(place,)) for place in range(len(counts))]
-    for thread in threads:
-        thread.start()
-    time.sleep(seconds / 4)  # Connections, caches, the first commits.
-    before, began = sum(counts), time.perf_counter()
-    time.sleep(seconds)
-    rate = (sum(counts) - before) / (time.perf_counter() - began)
-    stop.set()
-    for thread in threads:
-        thread.join()
-    return rate
