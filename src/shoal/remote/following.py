@@ -118,7 +118,7 @@ class RemoteFollowing:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._is_closed or self._places.keys() - self._over)
-                if not self._is_closed:
+                if not self._is_closed and self._places.keys() - self._asked.keys():
                     self._changed.wait(_GATHER_S)
                 if self._is_closed:
                     return None
