@@ -1,4 +1,4 @@
-"""A hub on a file of the test's own, and the `shoal` program on it."""
+"""A hub on a file of the test's own, workers on it, and the `shoal` program."""
 
 import subprocess
 from collections.abc import Iterator
@@ -10,12 +10,20 @@ from typer.testing import CliRunner, Result
 import shoal
 from shoal.cli import app
 from tests.scenario.programs import PROGRAM, Run, Start
+from tests.scenario.small_work import Make, workers
 
 
 @pytest.fixture
 def hub(sqlite_url: str) -> Iterator[shoal.Hub]:
     with shoal.connect(sqlite_url) as opened:
         yield opened
+
+
+@pytest.fixture
+def work(hub: shoal.Hub) -> Iterator[Make]:
+    """Makes workers on a stream of two shards with five records each."""
+    with workers(hub) as make:
+        yield make
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from shoal.server.options import ServerOptions
 from shoal.testing.serving import served
 from shoal.wire.frame import packed
 from shoal.wire.values import Asked, RingHash, fields_of, is_union, plain_kind
-from tests.scenario.test_server import asked
+from tests.scenario.asking import asked
 
 ROUNDS = 6
 EDGES = (0, 1, -1, 2, 7, 1 << 31, (1 << 63) - 1, -(1 << 63))

@@ -1,6 +1,7 @@
 """The tree of errors: one root, texts that name a remedy, and no leaf that cannot be told apart."""
 
 import inspect
+import pickle
 
 import pytest
 
@@ -18,6 +19,12 @@ def test_every_error_of_the_room_is_in_the_one_tree_and_its_leaves_are_all_found
     parents = {base for kind in ALL for base in kind.__mro__[1:]}
     assert leaves() == {kind for kind in ALL if kind not in parents}
     assert len(leaves()) > 20
+
+
+@pytest.mark.parametrize("kind", [ShoalError, *ALL], ids=lambda kind: kind.__name__)
+def test_an_error_goes_by_the_name_that_it_is_imported_by(kind: type[ShoalError]) -> None:
+    assert f"{kind.__module__}.{kind.__qualname__}" == f"shoal.core.errors.{kind.__name__}"
+    assert pickle.loads(pickle.dumps(kind)) is kind  # noqa: S301 - our own
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)

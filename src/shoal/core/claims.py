@@ -6,7 +6,7 @@ the docs is printed from the same table.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -145,6 +145,20 @@ def born(shard: Shard, checkpoint: int, *, is_bound: bool, ended: Collection[Sha
         return Claim(shard=shard.id, state=OVER, checkpoint=checkpoint, is_bound=is_bound)
     waits = is_bound and any(parent not in ended for parent in shard.parents)
     return Claim(shard=shard.id, state=WAIT if waits else NOT_ALLOC, checkpoint=checkpoint, is_bound=is_bound)
+
+
+def first_claims(
+    shards: Sequence[Shard], positions: Mapping[ShardId, int], *, is_bound: bool
+) -> tuple[Claim, ...]:
+    """All shards of a stream, for a new group that begins at these positions, or else where a shard does."""
+    ended: set[ShardId] = set()
+    claims = []
+    for shard in shards:
+        claim = born(shard, positions.get(shard.id, shard.first_offset), is_bound=is_bound, ended=ended)
+        if claim.state is OVER and all(parent in ended for parent in shard.parents):
+            ended.add(shard.id)
+        claims.append(claim)
+    return tuple(claims)
 
 
 def is_at_end(shard: Shard, checkpoint: int) -> bool:

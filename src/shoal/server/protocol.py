@@ -7,7 +7,7 @@ from __future__ import annotations
 import socket
 from asyncio import TimerHandle, Transport
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -29,130 +29,142 @@ def patient_protocol(application: Unasked, options: ServerOptions) -> type[HttpT
     """The protocol of a connection, which ends those that send their heads too slowly, or too much of them,
     or nothing that is HTTP, and those that are one too many, unless they ask for the server's health. Who is
     connected already is left alone."""
-    extra: set[HttpToolsProtocol] = set()
 
-    class Patient(HttpToolsProtocol):
-        def __init__(self, *arguments: Any, **settings: Any) -> None:
-            super().__init__(*arguments, **settings)
-            self._head: TimerHandle | None = None
-            self._head_bytes = 0
-            self._is_in_head = False
-            self.url, self.headers = b"", []  # Until there is a request.
-            self._is_body_due = False
-            self._is_refused = False
-
-        def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            if len(self.connections) > options.connections_max:
-                self._hear_out()
-                return
-            sock = transport.get_extra_info("socket")
-            if sock is not None:
-                with suppress(OSError):
-                    # Who does not take an answer is cut off by the kernel: also while its window is closed.
-                    milliseconds = int(options.send_s * 1000)
-                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
-            self._expect_head()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._head_came()
-            extra.discard(self)
-            super().connection_lost(exc)
-
-        def data_received(self, data: bytes) -> None:
-            """As uvicorn's, without a warning for what strangers send."""
-            if self._is_refused:
-                return
-            if self._head is not None:
-                self._head_bytes += len(data)
-                if self._head_bytes > _HEAD_BYTES_MAX and self._head_bytes - len(data) > 0:
-                    self.transport.close()
-                    return
-            self._unset_keepalive_if_required()
-            try:
-                self.parser.feed_data(data)
-            except httptools.HttpParserError:
-                self.send_400_response("")
-            except httptools.HttpParserUpgrade:
-                pass  # To another protocol: the request is answered in this one.
-            if self._is_body_due:
-                self._ask_for_the_rest()
-            if self._is_in_head and self._head is None:  # Most heads come whole, and need no timer.
-                self._expect_head(len(data))
-
-        def _ask_for_the_rest(self) -> None:
-            """Say at once that the head has come. A client that gathers small packets (Nagle; urllib3 does
-            through a proxy) sends the body only then, and the kernel would wait 40 ms before it says so."""
-            sock = self.transport.get_extra_info("socket")
-            if sock is not None:
-                with suppress(OSError):
-                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-
-        def send_400_response(self, msg: str) -> None:  # noqa: ARG002
-            """In our own form, or in that of the dialect which the request looks like, as far as it came.
-            What still comes is not read, but the answer has a moment to be heard."""
-            self._is_refused = True
-            self.transport.write(application.malformed(self.url, self.headers))
-            if self.transport.can_write_eof():
-                self.transport.write_eof()
-            self.loop.call_later(_EXTRA_S, self.transport.close)
-
-        def on_message_begin(self) -> None:
-            super().on_message_begin()
-            self._is_in_head = True
-
-        def on_body(self, body: bytes) -> None:
-            if not self._is_refused:
-                super().on_body(body)
-
-        def on_message_complete(self) -> None:
-            self._is_body_due = False
-            if not self._is_refused:
-                super().on_message_complete()
-
-        def on_headers_complete(self) -> None:
-            self._is_in_head = False
-            self._head_came()
-            if self in extra and not _is_probe(self.parser.get_method(), self.url):
-                self._refuse()
-                return
-            self._is_body_due = True
-            if not self.url.startswith(b"/"):
-                self.scope[TARGET] = self.url  # type: ignore[typeddict-unknown-key]
-            super().on_headers_complete()
-            if self in extra:
-                self.cycle.keep_alive = False
-            if self.scope["method"] != "HEAD":  # The answer to which has no body, and its head does not wait.
-                self.cycle.transport = _HeadWithBody(self.transport)
-                self.scope[EXCHANGE] = _Exchange(self.cycle, self.transport)  # type: ignore[typeddict-unknown-key]
-
-        def _hear_out(self) -> None:
-            """One too many. It has a moment to say what it wants: a probe of the server's health is answered,
-            anything else, and nothing, is refused."""
-            self.connections.discard(self)
-            if len(extra) >= _EXTRA_MAX:
-                self.transport.close()
-                return
-            extra.add(self)
-            self._head = self.loop.call_later(_EXTRA_S, self._refuse)
-
-        def _refuse(self) -> None:
-            """It is told why, and has a moment to hear it: a connection that is closed upon what the client
-            still sends takes the answer with it."""
-            self._is_refused = True
-            self.transport.write(application.crowded(self.url, self.headers))
-            self.loop.call_later(_EXTRA_S, self.transport.close)
-
-        def _expect_head(self, came: int = 0) -> None:
-            self._head_bytes = came
-            self._head = self.loop.call_later(options.head_s, self.transport.close)
-
-        def _head_came(self) -> None:
-            if self._head is not None:
-                self._head.cancel()
-                self._head = None
+    class Patient(_Patient):
+        _application = application
+        _options = options
+        _extra: ClassVar[set[HttpToolsProtocol]] = set()
 
     return Patient
+
+
+class _Patient(HttpToolsProtocol):
+    """One connection. What is on the class, all connections of a server share."""
+
+    _application: ClassVar[Unasked]
+    _options: ClassVar[ServerOptions]
+    _extra: ClassVar[set[HttpToolsProtocol]]
+    """Those that are one too many, and are heard out."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._head: TimerHandle | None = None
+        self._head_bytes = 0
+        self._is_in_head = False
+        self.url, self.headers = b"", []  # Until there is a request.
+        self._is_body_due = False
+        self._is_refused = False
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self._options.connections_max:
+            self._hear_out()
+            return
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            with suppress(OSError):
+                # Who does not take an answer is cut off by the kernel: also while its window is closed.
+                milliseconds = int(self._options.send_s * 1000)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_came()
+        self._extra.discard(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """As uvicorn's, without a warning for what strangers send."""
+        if self._is_refused:
+            return
+        if self._head is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > _HEAD_BYTES_MAX and self._head_bytes - len(data) > 0:
+                self.transport.close()
+                return
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.send_400_response("")
+        except httptools.HttpParserUpgrade:
+            pass  # To another protocol: the request is answered in this one.
+        if self._is_body_due:
+            self._ask_for_the_rest()
+        if self._is_in_head and self._head is None:  # Most heads come whole, and need no timer.
+            self._expect_head(len(data))
+
+    def _ask_for_the_rest(self) -> None:
+        """Say at once that the head has come. A client that gathers small packets (Nagle; urllib3 does
+        through a proxy) sends the body only then, and the kernel would wait 40 ms before it says so."""
+        sock = self.transport.get_extra_info("socket")
+        if sock is not None:
+            with suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002
+        """In our own form, or in that of the dialect which the request looks like, as far as it came.
+        What still comes is not read, but the answer has a moment to be heard."""
+        self._is_refused = True
+        self.transport.write(self._application.malformed(self.url, self.headers))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(_EXTRA_S, self.transport.close)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_in_head = True
+
+    def on_body(self, body: bytes) -> None:
+        if not self._is_refused:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._is_body_due = False
+        if not self._is_refused:
+            super().on_message_complete()
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        self._head_came()
+        if self in self._extra and not _is_probe(self.parser.get_method(), self.url):
+            self._refuse()
+            return
+        self._is_body_due = True
+        if not self.url.startswith(b"/"):
+            self.scope[TARGET] = self.url  # type: ignore[typeddict-unknown-key]
+        super().on_headers_complete()
+        if self in self._extra:
+            self.cycle.keep_alive = False
+        if self.scope["method"] != "HEAD":  # The answer to which has no body, and its head does not wait.
+            self.cycle.transport = _HeadWithBody(self.transport)
+            self.scope[EXCHANGE] = _Exchange(self.cycle, self.transport)  # type: ignore[typeddict-unknown-key]
+
+    def _hear_out(self) -> None:
+        """One too many. It has a moment to say what it wants: a probe of the server's health is answered,
+        anything else, and nothing, is refused."""
+        self.connections.discard(self)
+        if len(self._extra) >= _EXTRA_MAX:
+            self.transport.close()
+            return
+        self._extra.add(self)
+        self._head = self.loop.call_later(_EXTRA_S, self._refuse)
+
+    def _refuse(self) -> None:
+        """It is told why, and has a moment to hear it: a connection that is closed upon what the client
+        still sends takes the answer with it."""
+        self._is_refused = True
+        self.transport.write(self._application.crowded(self.url, self.headers))
+        self.loop.call_later(_EXTRA_S, self.transport.close)
+
+    def _expect_head(self, came: int = 0) -> None:
+        self._head_bytes = came
+        self._head = self.loop.call_later(self._options.head_s, self.transport.close)
+
+    def _head_came(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
 
 
 class _Exchange:

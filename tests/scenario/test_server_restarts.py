@@ -1,0 +1,119 @@
+"""Servers that are stopped, killed and started again, and others in their place."""
+
+import threading
+import time
+from contextlib import ExitStack
+
+import pytest
+
+import shoal
+from shoal import Batch, Checkpointer, Hub, Worker
+from shoal.core.errors import StoreUnavailable
+from shoal.testing.members import eventually
+from shoal.testing.server import Server
+from shoal.testing.serving import ServerProcess
+from tests.scenario.asking import asked
+
+
+def test_a_server_that_stops_answers_what_is_in_flight_and_sends_who_waits_elsewhere(sqlite_url: str) -> None:
+    with ServerProcess(sqlite_url) as first, ServerProcess(sqlite_url) as second:
+        both = f"http://127.0.0.1:{first.port},127.0.0.1:{second.port}"
+        with shoal.connect(both) as hub, shoal.connect(second.url) as other:
+            hub.create_stream("orders", shards=1)
+            found: list[Batch] = []
+            reader = threading.Thread(target=lambda: found.append(hub.read("orders", 0, 0, wait=30)))
+            reader.start()
+            eventually(
+                lambda: b"shoal_server_waiting 1.0" in asked(first.url, "/metrics", method="GET")[1],
+                "it waits",
+            )
+            began = time.monotonic()
+            first.end()
+            assert first.code == 0
+            assert time.monotonic() - began < 10
+            other.append("orders", 0, [b"through the other"])
+            reader.join(20)
+            assert [record.value for record in found[0]] == [b"through the other"]
+
+
+def test_producers_and_workers_survive_a_restart_and_nothing_is_lost_or_stored_twice(sqlite_url: str) -> None:
+    server = ServerProcess(sqlite_url)
+    seen: list[bytes] = []
+
+    def process(batch: Batch, checkpointer: Checkpointer) -> None:
+        seen.extend(record.value for record in batch)
+        checkpointer.save()
+
+    with server, shoal.connect(server.url) as hub:
+        hub.create_stream("orders", shards=2)
+        hub.create_group("orders", "billing", timeout=3)
+        worker = Worker(hub, "orders", "billing", process, name="anna").start()
+        with hub.producer("orders") as producer:
+            for number in range(300):
+                producer.send(b"%d" % number, key=b"%d" % (number % 7))
+                if number in (100, 200):
+                    server.end(kill=number == 100)
+                    server.start()
+                time.sleep(0.002)
+        eventually(lambda: len(set(seen)) == 300, "all of them are processed", 40)
+        worker.stop()
+        kept = [record.value for shard in (0, 1) for record in hub.read("orders", shard, 0)]
+        assert sorted(map(int, kept)) == list(range(300))
+        assert hub.describe_group("orders", "billing").lag == 0
+
+
+@pytest.mark.timeout(120)
+def test_of_two_servers_on_one_database_one_may_be_killed_under_load(postgres_server: Server) -> None:
+    """Section 10, 4: every acknowledged record is there once; and no group stalls."""
+    store = postgres_server.fresh_database()
+    acknowledged: list[bytes] = []
+    seen: set[bytes] = set()
+
+    def process(batch: Batch, checkpointer: Checkpointer) -> None:
+        seen.update(record.value for record in batch)
+        checkpointer.save()
+
+    with ServerProcess(store) as first, ServerProcess(store) as second:
+        both = f"http://127.0.0.1:{first.port},127.0.0.1:{second.port}"
+        with shoal.connect(both) as hub, shoal.connect(second.url) as other, ExitStack() as stack:
+            hub.create_stream("orders", shards=4)
+            hub.create_group("orders", "billing", timeout=3)
+            workers = [
+                Worker(through, "orders", "billing", process, name=name).start()
+                for through, name in ((hub, "anna"), (other, "bert"))
+            ]
+
+            def send(through: Hub, name: str) -> None:
+                with through.producer("orders", linger_s=0.002) as producer:
+                    for number in range(150):
+                        value = f"{name}-{number}".encode()
+                        producer.send(value, key=value).result(timeout=60)
+                        acknowledged.append(value)
+
+            senders = [
+                threading.Thread(target=send, args=(through, f"p{i}"))
+                for i, through in enumerate((hub, hub, other, other))
+            ]
+            for sender in senders:
+                sender.start()
+            eventually(lambda: len(acknowledged) > 100, "there is load", 40)
+            first.end(kill=True)
+            for sender in senders:
+                sender.join(60)
+            assert len(acknowledged) == 600
+            eventually(lambda: len(seen) == 600, "the group goes on", 40)
+            for worker in workers:
+                stack.callback(worker.stop)
+            kept = [record.value for shard in range(4) for record in other.read("orders", shard, 0)]
+            assert sorted(kept) == sorted(acknowledged)
+    postgres_server.drop_database(store)
+
+
+def test_without_a_server_a_call_is_unavailable_after_a_while(sqlite_url: str) -> None:
+    with ServerProcess(sqlite_url) as server, shoal.connect(server.url) as hub:
+        hub.create_stream("orders", shards=1)
+        server.end(kill=True)
+        with pytest.raises(StoreUnavailable, match=str(server.port)):
+            hub.append("orders", 0, [b"x"])
+        server.start()
+        assert hub.append("orders", 0, [b"x"]).first_offset == 0

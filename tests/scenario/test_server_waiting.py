@@ -1,0 +1,220 @@
+"""A server with many clients: who waits costs little, and nobody has more of it than the bounds say."""
+
+import http.client
+import itertools
+import json
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+
+import psutil
+import pytest
+
+import shoal
+from shoal import Hub
+from shoal.core.errors import HubClosed
+from shoal.core.membership import Beat
+from shoal.core.model import ShardId
+from shoal.core.names import stream_name
+from shoal.ports import Newcomer, ShardEnd
+from shoal.server.options import ServerOptions
+from shoal.testing.members import eventually
+from shoal.testing.serving import ServerProcess, served
+from tests.scenario.asking import asked, figure
+
+
+@pytest.fixture
+def url(sqlite_url: str) -> Iterator[str]:
+    with served(sqlite_url) as url:
+        yield url
+
+
+class Beating:
+    """A consumer that holds what it is given, and beats when it is told to."""
+
+    def __init__(self, hub: Hub, number: int) -> None:
+        self._groups = hub.service.groups
+        self.incarnation = f"c{number}-1"
+        newcomer = Newcomer(name=f"c{number}", incarnation=self.incarnation)
+        self.joined = self._groups.join(stream_name("orders"), "billing", newcomer)
+        self.seen = self._number = 0
+        self._held: Mapping[ShardId, int] = {}
+
+    def beat(self) -> None:
+        self._number += 1
+        beat = Beat(
+            incarnation=self.incarnation,
+            number=self._number,
+            timeout_ms=self.joined.timeout_ms,
+            interval_ms=self.joined.interval_ms,
+            held=self._held,
+            seen=self.seen,
+        )
+        answer = self._groups.beat(stream_name("orders"), self.joined.group_id, beat)
+        self.seen = answer.version
+        if answer.granted is not None:
+            self._held = {grant.shard: grant.epoch for grant in answer.granted}
+
+
+def test_who_waits_takes_no_thread_and_the_limit_of_those_is_kept(sqlite_url: str) -> None:
+    with (
+        served(sqlite_url, ServerOptions(port=0, waiting_max=60, threads=4)) as url,
+        shoal.connect(url) as hub,
+        ExitStack() as stack,
+    ):
+        hub.create_stream("orders", shards=1)
+        host, _, port = url.removeprefix("http://").partition(":")
+        body = b'{"name":"orders","shard":0,"offset":0,"limits":{"wait_s":30}}'
+        head = b"POST /v1/hub/read HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
+        waiting = [stack.enter_context(socket.create_connection((host, int(port)), 20)) for _ in range(60)]
+        for sock in waiting:
+            sock.sendall(head + body)
+
+        def figure() -> str:
+            return str(asked(url, "/metrics", method="GET")[1].decode())
+
+        eventually(lambda: "shoal_server_waiting 60.0" in figure(), "all of them wait")
+        assert (
+            hub.describe_stream("orders").shards[0].next_offset == 0
+        )  # Four threads, and others are served.
+        status, told = asked(url, "/v1/hub/read", body)
+        assert (status, told["error"], told["untouched"]) == (503, "StoreBusy", True)
+        waiting.pop().close()
+        eventually(lambda: "shoal_server_waiting 59.0" in figure(), "one that went away is forgotten")
+        hub.append("orders", 0, [b"news"])
+        for sock in waiting:
+            assert b"200 OK" in sock.recv(4096)
+
+
+def test_five_hundred_consumers_that_wait_and_beat_cost_little(sqlite_url: str) -> None:
+    """A tenth of a core, by the time that the server's threads ran. The least of three looks counts: whoever
+    else is on the machine only adds to it."""
+    with ServerProcess(sqlite_url) as server, shoal.connect(server.url) as hub, ExitStack() as stack:
+        hub.create_stream("orders", shards=8)
+        hub.create_group("orders", "billing")
+        consumers = [Beating(hub, number) for number in range(500)]
+        threads = stack.enter_context(ThreadPoolExecutor(40))
+        stop = threading.Event()
+        stack.callback(stop.set)
+
+        def beat_on(place: int) -> None:
+            mine = consumers[place::40]
+            pause_s = mine[0].joined.interval_ms / 1000 / len(mine)
+            due_s = time.monotonic() + pause_s * place / 40
+            for consumer in itertools.cycle(mine):
+                if stop.wait(max(0.0, due_s - time.monotonic())):
+                    return
+                consumer.beat()
+                due_s += pause_s
+
+        beating = [threads.submit(beat_on, place) for place in range(40)]
+        eventually(lambda: all(one.seen for one in consumers), "all have beaten", within_s=60)
+        stream_id = hub.describe_stream("orders").id
+        for number, one in enumerate(consumers):
+            shard = {"type": "ShardEnd", "stream_id": stream_id, "shard": number % 8}
+            view = {"type": "MemberView", "group_id": one.joined.group_id, "incarnation": one.incarnation}
+            body = json.dumps({"places": [[shard, 0], [view, one.seen]], "wait_for_s": 30}).encode()
+            head = b"POST /v1/hub/watch HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 20))
+            sock.sendall(head + body)
+
+        def figure(name: str) -> float:
+            text = asked(server.url, "/metrics", method="GET")[1].decode()
+            return float(re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)[1])  # type: ignore[index]
+
+        eventually(lambda: figure("shoal_server_waiting") == 500, "all wait")
+        beats = 'shoal_server_requests_total{call="groups.beat",status="200"}'
+        process = psutil.Process(server.pid)
+        assert process.num_threads() < 60
+        assert process.memory_info().rss < 400_000_000
+        shares, beaten = [], figure(beats)
+        began_s = time.monotonic()
+        for _ in range(3):
+            before, look_s = sum(process.cpu_times()[:2]), time.monotonic()
+            time.sleep(4)
+            shares.append((sum(process.cpu_times()[:2]) - before) / (time.monotonic() - look_s))
+        assert min(shares) < 0.1
+        assert figure(beats) - beaten > 80 * (time.monotonic() - began_s), "they have beaten all the while"
+        assert figure("shoal_server_waiting") == 500
+        stop.set()
+        for one_thread in beating:
+            one_thread.result(20)
+
+
+def test_who_asks_too_often_is_told_when_to_come_again_and_our_client_does(sqlite_url: str) -> None:
+    with served(sqlite_url, ServerOptions(port=0, requests_per_s_max=20)) as url, shoal.connect(url) as hub:
+        hub.create_stream("orders", shards=1)
+        answers = [asked(url, "/v1/hub/list_projects") for _ in range(30)]
+        refused = [told for status, told in answers if status == 429]
+        assert refused
+        assert {status for status, _ in answers} == {200, 429}
+        assert {(told["error"], told["untouched"], told["retriable"]) for told in refused} == {
+            ("RateExceeded", True, True)
+        }
+        host, _, port = url.removeprefix("http://").partition(":")
+        with closing(http.client.HTTPConnection(host, int(port), timeout=20)) as connection:
+            after = None
+            for _ in range(40):
+                connection.request("POST", "/v1/hub/list_projects", body=b"{}")
+                answer = connection.getresponse()
+                answer.read()
+                if answer.status == 429:
+                    after = answer.headers["Retry-After"]
+        assert after == "1"
+        began = time.monotonic()
+        for number in range(30):  # Each of them is a request, made again until it is let in.
+            hub.append("orders", 0, [b"%d" % number])
+        assert time.monotonic() - began > 0.5
+        assert hub.stats("orders").records == 30
+        assert asked(url, "/healthz", method="GET")[0] == 200  # Not counted: who watches over it looks often.
+
+
+def test_who_does_not_take_its_answers_keeps_nobody_waiting_and_holds_only_so_much(sqlite_url: str) -> None:
+    options = ServerOptions(port=0, answers_bytes_max=20_000_000, send_s=2)
+    with served(sqlite_url, options) as url, shoal.connect(url) as hub, ExitStack() as stack:
+        hub.create_stream("orders", shards=1)
+        for _ in range(4):
+            hub.append("orders", 0, [os.urandom(900_000) for _ in range(4)])
+        body = b'{"name":"orders","shard":0,"offset":0,"limits":{"max_bytes":14000000}}'
+        head = b"POST /v1/hub/read HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
+        for _ in range(8):
+            sock = stack.enter_context(socket.socket())
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect(("127.0.0.1", int(url.rpartition(":")[2])))
+            sock.sendall(head + body)
+        eventually(lambda: figure(url, "answer_bytes") > 20_000_000, "answers are not taken")
+        status, told = asked(url, "/v1/hub/read", body)
+        assert (status, told["error"], told["untouched"]) == (503, "StoreBusy", True)
+        began = time.monotonic()
+        for _ in range(20):
+            hub.append("orders", 0, [b"x"])
+        assert time.monotonic() - began < 5
+        eventually(lambda: figure(url, "answer_bytes") < 1000, "they are cut off")
+        assert len(hub.read("orders", 0, 0)) > 0
+
+
+def test_a_call_that_waits_ends_when_its_hub_is_closed(url: str) -> None:
+    hub = shoal.connect(url)
+    hub.create_stream("orders", shards=1)
+    ended: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            hub.read("orders", 0, 0, wait=30)
+        except shoal.ShoalError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    place = ShardEnd(hub.describe_stream("orders").id, hub.describe_stream("orders").shards[0].id)
+    following = hub.service.follow(lambda _: None)
+    following.add(place, 0)
+    time.sleep(0.2)
+    hub.close()
+    thread.join(10)
+    assert [type(error) for error in ended] == [HubClosed]
