@@ -41,7 +41,7 @@ _INVOICE_STREAM: Final = f"{_PROJECT}/invoices"
 _PAID_STREAM: Final = f"{_PROJECT}/payments"
 _WIDTH: Final = 100
 _RING_WIDTH: Final = 72
-_PAUSE_S: Final = 0.35
+_PAUSE_S: Final = 0.2
 _CALM_S: Final = 0.35
 """How long traffic runs between two changes, so that records lie on both sides of each."""
 _TIMEOUT_S: Final = 2.0
