@@ -47,7 +47,7 @@ format: $(STAMP) ## Put the code in the one format, and fix what lint can fix
 	@$(VENV)/bin/ruff check --fix --quiet . || true
 	@$(VENV)/bin/ruff format .
 
-demo: $(STAMP) ## A first small story on an embedded hub
+demo: $(STAMP) ## The story so far, in half a minute, on an embedded hub and a server
 	@$(VENV)/bin/shoal demo
 
 bench: $(STAMP) servers ## The table of docs/performance.md, measured now

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from typer.testing import CliRunner, Result
 
 import shoal
 from shoal.cli import app
+from shoal.cli.outage import why_not
+from shoal.testing.serving import served
 from tests.scenario.programs import Run, json_of
 
 
@@ -371,7 +374,39 @@ def test_the_demo_tells_its_story_and_leaves_a_hub_as_it_was(run: Run, sqlite_ur
     assert "Nothing lost, nothing twice, every key in order" in shown
     assert "\x1b" not in shown
     assert max(map(len, shown.splitlines())) <= 100
+    for words in (
+        "6,000 invoices of 6,000 charges: 0 twice, 0 missing. 4 transactions broke in the middle",
+        "Of 150 payments 50 were rolled back: 100 rows in the database, 100 records in the stream",
+        "1 record waited, durable at once; it came when it was due, not before",
+        "were one group, 2 shards and 2: 1,000 records were sent through the server, each was processed once",
+        "kill -9, 100 more each 100 wait in line 100 in the outbox",
+        "a server again, and a relay 200 stored 200 stored",
+        "0 records twice, 0 keys of the strict one out of order",
+        "through split, merge, reshard, deploy, outage",
+    ):
+        assert words in " ".join(shown.split())
     assert json_of(run("stream", "list", "--json")) == []
+
+
+def test_without_the_servers_packages_the_demo_says_so_and_goes_on(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "shoal.server.starting", None)
+    shown = run("demo", "--fast").stdout
+    assert "left out: shoal serve needs the package" in shown
+    assert "pip install 'shoal[server]'" in " ".join(shown.split())
+    assert "Nothing lost, nothing twice, every key in order" in shown
+    assert "outage" not in shown
+
+
+def test_the_demo_kills_no_server_that_was_there_and_starts_none_that_asks_for_keys(
+    run: Run, sqlite_url: str
+) -> None:
+    with served(sqlite_url) as url, shoal.connect(url) as hub:
+        assert "This hub is a server" in str(why_not(hub))
+    run("user", "create", "ada", "--store", sqlite_url)
+    with shoal.connect(sqlite_url) as hub:
+        assert "users are defined" in str(why_not(hub))
 
 
 def test_the_demo_touches_no_stream_that_was_there(run: Run, sqlite_url: str) -> None:
@@ -383,6 +418,7 @@ def test_the_demo_touches_no_stream_that_was_there(run: Run, sqlite_url: str) ->
 
 def test_a_check_that_fails_makes_the_demo_fail(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.cli.demo.read_all", lambda *_: iter(()))
+    monkeypatch.setattr("shoal.cli.demo.why_not", lambda *_: "this takes long, and is told elsewhere")
     told = json_of(run("demo", "--json", exits=1))
     assert told["ok"] is False
     assert told["lost"] == told["sent"] > 0

@@ -6,6 +6,7 @@ import pty
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -192,3 +193,23 @@ def test_every_example_has_a_readme_that_a_test_runs() -> None:
 def _feed(process: subprocess.Popen[bytes], data: bytes) -> tuple[int, bytes, bytes]:
     out, err = process.communicate(data, timeout=60)
     return process.returncode, out, err
+
+
+@pytest.mark.parametrize("line", [b'delivery="shared"', b'strategy="best_tried"'])
+def test_ctrl_c_ends_the_demo_with_all_that_it_has_started(
+    hub: shoal.Hub, start: Start, sqlite_url: str, line: bytes
+) -> None:
+    demo = start("demo", "--fast", "--hub", sqlite_url)
+    assert demo.stdout is not None
+    shown = b""
+    while line not in shown:
+        more = demo.stdout.readline()
+        assert more, shown
+        shown += more
+    demo.send_signal(signal.SIGINT)
+    code, _, err = finish(demo)
+    assert (code, err) == (130, b"")
+    assert hub.list_streams() == []
+    for port in re.findall(rb"127\.0\.0\.1:(\d+)", shown):
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", int(port)), timeout=5)

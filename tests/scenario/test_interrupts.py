@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy.engine import Connection
 
 import shoal
 from shoal.core.errors import ProducerClosed, WrongThread
 from shoal.producer.queues import Queues
+from shoal.store.sql.dialects.sqlite import SQLite
 
 
 @pytest.fixture
@@ -42,6 +44,26 @@ def test_an_append_that_is_interrupted_leaves_the_hub_usable(hub: shoal.Hub, tmp
     values = [record.value for record in hub.read("orders", 0, 0)]
     assert {b"behind the lock", b"after"} <= set(values)
     assert len(values) == len(set(values))
+
+
+@pytest.mark.parametrize("begin", ["begin_write", "begin_read"])
+def test_who_is_interrupted_when_a_transaction_has_just_begun_leaves_no_lock_behind(
+    hub: shoal.Hub, monkeypatch: pytest.MonkeyPatch, begin: str
+) -> None:
+    begun = getattr(SQLite, begin)
+
+    def interrupted(self: SQLite, connection: Connection) -> None:
+        begun(self, connection)
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SQLite, begin, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            _ = hub.create_stream("payments") if begin == "begin_write" else hub.stats("orders")
+    for name in ("invoices", "charges"):
+        hub.create_stream(name)
+        assert hub.stats(name).records == 0
 
 
 def test_a_sender_that_dies_fails_what_waits_and_refuses_what_comes(

@@ -174,6 +174,7 @@ def test_best_tried_is_set_aside_after_its_attempts_and_strict_is_not() -> None:
         now_s = 1.0 + 4.0 * attempt
         settled = answer(machine, take(machine, now_s), BUSY, BUSY, now_s=now_s)
     assert [box for box, _ in settled.aside] == [loose]
+    assert f"max_attempts={RULES.max_attempts};" in str(settled.aside[0][1]), "and not that time was up"
     assert settled.failed == []
     assert machine.everything() == [kept]
 

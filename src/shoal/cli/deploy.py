@@ -5,16 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 from shoal import Batch, Checkpointer, FailureRules, Hub, Policy, Worker
 from shoal.cli.hushing import hushed
+from shoal.cli.patience import PATIENCE_S, until
 
 _RECORDS: Final = 6_000
 _BAD: Final = b"2718"
-_PATIENCE_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +48,26 @@ def deploy(hub: Hub, stream: str, group: str) -> Deployed:
     rules = FailureRules(policy=Policy.BEST_TRIED, delays_s=(0.05, 0.1), max_attempts=3)
 
     def start(name: str) -> Worker:
-        return Worker(hub, stream, group, process, name=name, failure=rules, in_order=False).start()
+        worker = Worker(hub, stream, group, process, name=name, failure=rules, in_order=False)
+        stack.callback(worker.stop)
+        return worker.start()
 
-    with hushed("shoal.worker"):  # Every failure is logged; here they are part of the story.
-        workers = [start(f"v1-{i}") for i in range(3)]
-        sender = threading.Thread(target=_send, args=(hub, stream))
-        sender.start()
+    # Every failure is logged; here they are part of the story. Whatever happens, nothing goes on afterwards.
+    with hushed("shoal.worker"), ExitStack() as stack:
+        old = [start(f"v1-{i}") for i in range(3)]
+        sender = stack.enter_context(_Sender(hub, stream))
         longest_s = 0.0
-        for i in range(3):
-            workers.append(start(f"v2-{i}"))
+        for i, worker in enumerate(old):
+            start(f"v2-{i}")
             began = time.perf_counter()
-            workers.pop(0).stop()
+            worker.stop()
             longest_s = max(longest_s, time.perf_counter() - began)
-        sender.join(_PATIENCE_S)
-        _until(lambda: len(seen) >= _RECORDS - 1 and bool(hub.dead_letters(stream, group)))
+        sender.join(PATIENCE_S)
+        until(lambda: len(seen) >= _RECORDS - 1 and bool(hub.dead_letters(stream, group)))
         dead = len(hub.dead_letters(stream, group))
         is_mended.set()
         replayed = len(hub.replay_dead_letters(stream, group))
-        _until(lambda: len(seen) >= _RECORDS)
-        for worker in workers:
-            worker.stop()
+        until(lambda: len(seen) >= _RECORDS)
     return Deployed(
         records=_RECORDS,
         repeated=sum(seen.values()) - len(seen),
@@ -77,17 +78,27 @@ def deploy(hub: Hub, stream: str, group: str) -> Deployed:
     )
 
 
-def _send(hub: Hub, stream: str) -> None:
-    with hub.producer(stream) as producer:
-        for n in range(_RECORDS):
-            producer.send(b"%d" % n, key=f"customer-{n % 50}")
-            if n % 100 == 0:
-                time.sleep(0.01)
+class _Sender(threading.Thread):
+    """Sends all records, or as many as it comes to before it is left."""
 
+    def __init__(self, hub: Hub, stream: str) -> None:
+        super().__init__(name="shoal-demo-sender", daemon=True)
+        self._hub, self._stream = hub, stream
+        self._is_over = threading.Event()
 
-def _until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not is_so():
-        if time.monotonic() > deadline:
-            return
-        time.sleep(0.01)
+    def run(self) -> None:
+        with self._hub.producer(self._stream) as producer:
+            for n in range(_RECORDS):
+                producer.send(b"%d" % n, key=f"customer-{n % 50}")
+                if n % 100 == 0 and self._is_over.wait(0.01):
+                    return
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_over.set()
+        self.join(PATIENCE_S)

@@ -9,12 +9,12 @@ from typing import Final
 
 from shoal import BroadcastConsumer, Hub, Record, SharedConsumer
 from shoal.cli.hushing import hushed
+from shoal.cli.patience import PATIENCE_S, until
 from shoal.core.model import StreamInfo
 
 CONSUMERS: Final = 8
 _AT_ONCE: Final = 100
 _VISIBILITY_S: Final = 0.5
-_PATIENCE_S: Final = 30.0
 _POISON: Final = b"1729"
 
 
@@ -47,7 +47,7 @@ def queue_up(hub: Hub, stream: str, group: str) -> Queued:
     def work(number: int) -> None:
         with SharedConsumer(hub, stream, group, f"consumer-{number}") as consumer:
             while not is_over.is_set():
-                received = consumer.receive(_AT_ONCE, wait=_VISIBILITY_S, visibility=_PATIENCE_S)
+                received = consumer.receive(_AT_ONCE, wait=_VISIBILITY_S, visibility=PATIENCE_S)
                 bad = [record for record in received if record.value == _POISON]
                 again.extend(record for record in received if received.attempts(record) > 1)
                 if bad:
@@ -57,12 +57,11 @@ def queue_up(hub: Hub, stream: str, group: str) -> Queued:
 
     # A dead letter is logged; here it is part of the story.
     with hushed("shoal.hub.shared"), ThreadPoolExecutor(CONSUMERS) as threads:
-        working = [threads.submit(work, number) for number in range(CONSUMERS)]
-        for _ in range(int(_PATIENCE_S / 0.05)):
-            if not hub.describe_group(stream, group).lag:
-                break
-            is_over.wait(0.05)
-        is_over.set()
+        try:
+            working = [threads.submit(work, number) for number in range(CONSUMERS)]
+            until(lambda: not hub.describe_group(stream, group).lag)
+        finally:
+            is_over.set()  # Or whoever waits for the threads would wait for ever.
         for one in working:
             one.result()
     info = hub.describe_group(stream, group)

@@ -434,7 +434,7 @@ class Sending(Generic[P]):
             is_late = now_s - parcel.began_s + wait_s > self.rules.delivery_timeout_s
             is_tired = not parcel.is_strict and parcel.attempts >= self.rules.max_attempts
             if is_late or is_tired:
-                self._give_up(parcel, error, settled)
+                self._give_up(parcel, error, settled, is_late=is_late)
             elif not parcel.is_strict and not parcel.is_uncertain:
                 self._reroute(parcel, settled, dice)
 
@@ -459,9 +459,14 @@ class Sending(Generic[P]):
         self.put(parcel)
         settled.rerouted.append(parcel)
 
-    def _give_up(self, parcel: P, error: ShoalError, settled: Settled[P]) -> None:
-        waited_s = self.rules.delivery_timeout_s
-        late = DeliveryTimeout(shard=parcel.shard, records=len(parcel), waited_s=waited_s, last=str(error))
+    def _give_up(self, parcel: P, error: ShoalError, settled: Settled[P], *, is_late: bool = True) -> None:
+        late = DeliveryTimeout(
+            shard=parcel.shard,
+            records=len(parcel),
+            waited_s=self.rules.delivery_timeout_s,
+            last=str(error),
+            attempts=0 if is_late else self.rules.max_attempts,
+        )
         late.__cause__ = error
         if parcel.is_strict:
             self._fail(parcel, late, settled)

@@ -38,17 +38,19 @@ class BufferFull(ShoalError):
 
 
 class DeliveryTimeout(ShoalError):
-    """A batch was given up after `delivery_timeout`; whether it was stored is not known.
+    """A batch was given up after `delivery_timeout_s`, or after `max_attempts`; whether it was stored is not
+    known.
 
-    `__cause__` is the store's last answer.
+    `__cause__` is the store's last answer. `attempts` is 0 if it was the time that was up.
     """
 
-    def __init__(self, *, shard: int, records: int, waited_s: float, last: str) -> None:
+    def __init__(self, *, shard: int, records: int, waited_s: float, last: str, attempts: int = 0) -> None:
+        limit = f"with max_attempts={attempts}" if attempts else f"within delivery_timeout_s={waited_s:g}"
         super().__init__(
-            f"shard {shard}: {records} records were not confirmed within "
-            f"delivery_timeout_s={waited_s:g}; the store's last answer: {last}"
+            f"shard {shard}: {records} records were not confirmed {limit}; the store's last answer: {last}"
         )
         self.shard, self.records, self.waited_s, self.last = shard, records, waited_s, last
+        self.attempts = attempts
 
 
 class WrongThread(InvalidInput):

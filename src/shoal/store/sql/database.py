@@ -57,12 +57,14 @@ class Database:
     def read(self) -> Iterator[Connection]:
         """A transaction that sees one moment and writes nothing."""
         with self._gate.passed(), self._named_faults(), self.engine.connect() as connection:
-            self.dialect.begin_read(connection)
-            _begun(connection)
             try:
+                self.dialect.begin_read(connection)
+                _begun(connection)
                 yield connection
-            finally:
-                _end(connection)
+            except BaseException as error:
+                _end(connection, error)
+                raise
+            _end(connection)
 
     @contextmanager
     def glance(self) -> Iterator[Querying]:
@@ -88,13 +90,13 @@ class Database:
     def write(self) -> Iterator[Connection]:
         """A transaction that is durable when this returns, and left no trace if it raises."""
         with self._gate.passed(), self._named_faults(), self._writers.connect() as connection:
-            self.dialect.begin_write(connection)
-            _begun(connection)
             try:
+                self.dialect.begin_write(connection)
+                _begun(connection)
                 yield connection
                 connection.commit()
-            except BaseException:
-                _end(connection)
+            except BaseException as error:
+                _end(connection, error)
                 raise
 
     @contextmanager
@@ -213,8 +215,15 @@ def _begun(connection: Connection) -> None:
         connection.begin()
 
 
-def _end(connection: Connection) -> None:
-    """Roll back; a connection that cannot is broken and does not go back to the pool."""
+def _end(connection: Connection, error: BaseException | None = None) -> None:
+    """Roll back; a connection that cannot is broken and does not go back to the pool.
+
+    Nor does that of someone who was interrupted: it may have begun, and only the driver knows. The next one
+    to get it could not begin, and its lock would be kept for ever.
+    """
+    if error is not None and not isinstance(error, Exception):
+        connection.invalidate()
+        return
     try:
         connection.rollback()
     except (DBAPIError, SQLAlchemyError):
