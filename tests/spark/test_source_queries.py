@@ -137,6 +137,22 @@ def test_of_a_stream_that_is_made_anew_the_group_is_made_anew_too_or_the_query_e
     one.drive(lambda: hub.describe_group("orders", "billing").lag == 0)
 
 
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_a_checkpoint_of_other_streams_is_refused_by_their_names_or_left_behind(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], strict: str
+) -> None:
+    for stream in ("orders", "carts"):
+        hub.create_stream(stream, shards=1)
+    fill(hub, 1, 5)
+    one = Driver(begin(stream="carts"))
+    two = Driver(begin(stream="orders", failOnDataLoss=strict), one.start)
+    if strict == "true":
+        with pytest.raises(InvalidInput, match="stream='carts': the query has read it until now"):
+            two.plan()
+        return
+    two.drive(lambda: len(two.rows) == 5)
+
+
 @pytest.mark.parametrize("member", ["true", "false"])
 def test_a_new_stream_of_a_pattern_with_other_columns_is_refused_by_its_name(
     hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], member: str

@@ -14,8 +14,9 @@ from functools import partial
 from typing import Any, Final
 
 from shoal.connect import Hub
-from shoal.core.errors import ShoalError, StreamReplaced, UnknownStream
+from shoal.core.errors import InvalidInput, ShoalError, StreamReplaced, UnknownStream
 from shoal.core.model import StreamInfo
+from shoal.core.names import stream_name
 from shoal.spark.memberships import Memberships, group_of, tell_group
 from shoal.spark.news import News
 from shoal.spark.plan.limits import Limits
@@ -159,7 +160,7 @@ class LoneQuery:
             info = streams.get(name)
             if info is not None and info.id == known.id:
                 continue
-            gone = UnknownStream(name) if info is None else StreamReplaced(name)
+            gone = self._gone(name) if info is None else StreamReplaced(name)
             if strict:
                 raise gone
             _log.warning("failOnDataLoss=false: %s", gone)
@@ -169,6 +170,18 @@ class LoneQuery:
             for name, info in streams.items()
         }
         return streams
+
+    def _gone(self, name: str) -> ShoalError:
+        """Why a stream is not among those that are read any more: it is not there, or not asked for."""
+        full = stream_name(name)
+        if full not in self._options.subscription.wanted([full]):
+            return InvalidInput(
+                "stream",
+                name,
+                "the query has read it until now, and is not to read it any more; give it another "
+                "checkpointLocation, or failOnDataLoss=false",
+            )
+        return UnknownStream(name)
 
     def _at(self, info: StreamInfo, known: StreamPositions | None) -> dict[int, int]:
         """Where the query stands in each shard. Of a new shard that it has not begun, nothing is said."""
