@@ -153,7 +153,10 @@ def source_options(given: Mapping[str, str], *, is_streaming: bool | None = None
 
 
 def check_agreed(options: SourceOptions, columns: Sequence[str]) -> None:
-    """Refuse options that say otherwise than the columns of a schema of the user's."""
+    """Refuse options that say otherwise than the columns of a schema of the user's, and one without any: rows
+    of no columns cannot be counted."""
+    if not columns:
+        raise InvalidInput("schema", "", "it has no columns; name one, or leave the schema out")
     if options.columns is not None and set(options.columns) != set(columns):
         raise InvalidInput(
             "columns",
