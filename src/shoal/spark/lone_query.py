@@ -43,8 +43,8 @@ class LoneQuery:
         """Where a query begins that has no checkpoint yet."""
         self._positions: Positions | None = None
         """All below is done, as Spark last said."""
-        self._saved: dict[tuple[int, int], int] = {}
-        """By stream's id and shard."""
+        self._saved: dict[tuple[int, int, int], int] = {}
+        """By stream's id, shard and epoch: a group that was reset has forgotten it."""
         self._in_order: bool | None = options.in_order
 
     def initial(self) -> dict[str, Any]:
@@ -216,17 +216,40 @@ class LoneQuery:
                 continue
             membership = self._group.of(name)
             saves: dict[int, int] = {}
-            ended: dict[int, int | None] = {}
+            epochs: dict[int, int] = {}
+            ended: dict[int, int | None] = dict.fromkeys(self._set_back(name))
             for number, lease in membership.leases.items():
-                if number >= len(info.shards):
+                if number >= len(info.shards) or number in ended:
                     continue
                 shard = info.shards[number]
                 position = kept(name, shard, known.shards.get(number, 0), strict=False)
                 if not shard.is_open and position >= shard.next_offset:
                     ended[number] = position
-                elif position > self._saved.get((info.id, number), int(lease.checkpoint)):
+                elif position > self._saved.get((info.id, number, lease.epoch), int(lease.checkpoint)):
                     saves[number] = position
-            if saves and tell_group(partial(membership.checkpoint, saves), within_s):
-                self._saved.update({(info.id, number): offset for number, offset in saves.items()})
+                    epochs[number] = lease.epoch
+            if saves and tell_group(partial(membership.checkpoint, saves, epochs=epochs), within_s):
+                self._saved.update(
+                    {(info.id, number, epochs[number]): offset for number, offset in saves.items()}
+                )
             if ended:
                 tell_group(partial(membership.release, ended), within_s)
+
+    def _set_back(self, name: str) -> list[int]:
+        """Shards that are asked back because someone has set their checkpoints, under a new epoch.
+
+        Let go of, they come again, and are told where the query is. What others ask for is not let go of,
+        and with others in the group nothing is: it would go to them.
+        """
+        assert self._group is not None
+        asked = {shard: lease for shard, lease in self._group.of(name).leases.items() if not lease.is_wanted}
+        if not asked:
+            return []
+        seen = self._group.see(name)
+        if any(member.name != self._group.name for member in seen.members):
+            return []
+        return [
+            int(shard.id)
+            for shard in seen.shards
+            if shard.id in asked and shard.epoch != asked[shard.id].epoch
+        ]
