@@ -96,6 +96,24 @@ def test_what_makes_no_sense_is_refused_before_spark_starts(
     assert said in f"{result.output} {result.exception}"
 
 
+def test_a_master_that_is_none_is_answered_with_one_line_of_ours(
+    java: None, sqlite_url: str, hub: shoal.Hub, tmp_path: Path
+) -> None:
+    (tmp_path / "billing.py").write_text(PROCESSOR)
+    hub.create_stream("orders", shards=1)
+    command = [PROGRAM, "work", "billing.py:Billing", "--stream", "orders", "--group", "g"]
+    ended = subprocess.run(
+        [*command, "--hub", sqlite_url, "--engine", "spark", "--master", "nonsense"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1].startswith("error: Spark does not begin: "), ended.stderr
+
+
 def test_without_spark_it_says_what_to_install(
     sqlite_url: str, hub: shoal.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -21,10 +22,10 @@ from pyspark.sql.types import (
 )
 
 import shoal
-from shoal.core.errors import InvalidInput, ShoalError
+from shoal.core.errors import InvalidInput, NotRepeated, ShoalError
 from shoal.spark.hubs import HubAddress
 from shoal.spark.ledger import Identity
-from shoal.spark.sink import batch_writer, stream_writer
+from shoal.spark.sink import TaskWritten, batch_writer, stream_writer
 from shoal.spark.sink_options import SinkSettings
 from shoal.spark.sink_task import SinkTask
 
@@ -136,6 +137,41 @@ def test_a_row_that_names_no_stream_and_one_that_names_none_that_is_there_are_re
         task.write([pa.record_batch({"stream": pa.array([None], pa.string()), "value": ["v"]})])
     with pytest.raises(ShoalError, match="stream='nowhere': there is no such stream"):
         task.write([pa.record_batch({"stream": ["nowhere"], "value": ["v"]})])
+
+
+@pytest.mark.parametrize("is_complete", [False, True])
+def test_a_batch_that_comes_again_with_fewer_rows_or_none_is_not_complete(
+    hub: shoal.Hub, sqlite_url: str, is_complete: bool
+) -> None:
+    """What is missing comes in a later batch, and would be stored twice."""
+    writer = stream_writer({"hub": sqlite_url, "stream": "orders"}, SCHEMA, False)
+    settings = writer._settings
+
+    def ran(*partitions: int) -> list[WriterCommitMessage | None]:
+        rows = pa.record_batch({"key": ["a"], "value": [b"x"]})
+        return [
+            TaskWritten(
+                who, SinkTask(hub.service, settings, who).write([rows] if number in partitions else [])
+            )
+            for number in range(2)
+            for who in [Identity(query="q", batch=3, partition=number)]
+        ]
+
+    first = ran(0, 1)
+    if is_complete:
+        writer.commit(first, 3)
+    for partitions in ((), (1,)):
+        with pytest.raises(NotRepeated, match=r"partitions \[0.* were written then, and hold nothing now"):
+            writer.commit(ran(*partitions), 3)
+    writer.commit(ran(0, 1), 3)
+
+
+def test_a_batch_without_rows_leaves_no_trace(hub: shoal.Hub, sqlite_url: str) -> None:
+    writer = stream_writer({"hub": sqlite_url, "stream": "orders"}, SCHEMA, False)
+    who = Identity(query="q", batch=3, partition=0)
+    nothing = TaskWritten(who, SinkTask(hub.service, writer._settings, who).write([]))
+    writer.commit([nothing], 3)
+    assert [stream.name for stream in hub.list_streams()] == ["orders"]
 
 
 def test_a_column_of_keys_taken_for_streams_is_stopped(hub: shoal.Hub, tmp_path: Path) -> None:

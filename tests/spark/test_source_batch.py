@@ -12,13 +12,16 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrameReader, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.datasource import GreaterThan
 from pyspark.sql.types import StructType
 
 import shoal
 from shoal.core.errors import InvalidInput
 from shoal.spark import ShoalDataSource, reason
-from shoal.spark.data_source import batch_reader, schema_of
+from shoal.spark.data_source import batch_reader, schema_of, stream_reader
 from shoal.spark.hubs import close_hubs
+from shoal.spark.plan.filters import Bounds
+from shoal.spark.pushing import bounds_of
 
 
 @pytest.fixture
@@ -191,6 +194,11 @@ def test_filters_on_shard_offset_and_time_are_pushed_down(
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
+def test_a_filter_on_a_time_before_all_records_leaves_all_of_them() -> None:
+    long_ago = GreaterThan(("timestamp",), datetime(1960, 1, 1, tzinfo=UTC))
+    assert bounds_of([long_ago]) == (Bounds(after_ms=0), [long_ago])
+
+
 def test_several_streams_are_read_by_list_or_pattern(
     spark: SparkSession, hub: shoal.Hub, sqlite_url: str
 ) -> None:
@@ -250,6 +258,14 @@ def test_options_that_say_otherwise_than_a_given_schema_are_refused(
     given = {"hub": sqlite_url, "stream": "orders", **options}
     with pytest.raises(InvalidInput, match="the schema that was given"):
         batch_reader(given, StructType().add("value", "binary"))
+
+
+def test_a_schema_without_columns_is_refused_and_not_read_as_no_rows(hub: shoal.Hub, sqlite_url: str) -> None:
+    hub.create_stream("orders", shards=1)
+    given = {"hub": sqlite_url, "stream": "orders"}
+    for make in (batch_reader, stream_reader):
+        with pytest.raises(InvalidInput, match="schema='': it has no columns"):
+            make(given, StructType())
 
 
 def test_spark_passes_the_line_on(spark: SparkSession, hub: shoal.Hub, sqlite_url: str) -> None:

@@ -239,6 +239,26 @@ def test_a_first_batch_that_is_run_again_is_the_same_batch(
     assert repr(two.reader.latestOffset(two.start, ALL)) == repr(two.start)
 
 
+def test_a_member_killed_in_its_first_batch_comes_back_as_itself_and_reads_the_batch_again(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
+) -> None:
+    hub.create_stream("orders", shards=2)
+    hub.create_group("orders", "billing", timeout=1.5)
+    fill(hub, 2, 5)
+    one = Driver(begin(group="billing", member="true"))
+    one.plan_all(2)
+    assert one.reader._running is not None
+    one.reader._running.query._group.abandon()  # type: ignore[attr-defined]
+    two = Driver(begin(group="billing", member="true"))  # Spark asks anew where the query begins.
+    two.end = one.end
+    two.run()
+    assert sorted(two.rows) == [(shard, n) for shard in (0, 1) for n in range(5)]
+    assert [member.name for member in hub.describe_group("orders", "billing").members] == [
+        f"spark-{one.end['query']}"
+    ]
+    assert not two.plan()
+
+
 def test_a_read_under_an_old_epoch_is_an_error_and_never_empty(hub: shoal.Hub, store_url: str) -> None:
     hub.create_stream("orders", shards=1)
     fill(hub, 1, 5)

@@ -116,6 +116,22 @@ def test_a_new_groups_start_is_that_of_the_query(
     assert sorted(one.rows) == [(0, 3), (0, 4), *((2, offset) for offset in range(5))]
 
 
+def test_a_group_that_is_reset_under_a_query_of_its_own_sees_it_again_where_it_is(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
+) -> None:
+    """Spark's checkpoint is the truth of such a query: it reads nothing again, and says so to the group."""
+    hub.create_stream("orders", shards=2)
+    hub.create_group("orders", "billing", timeout=10.0)
+    fill(hub, 2, 5)
+    one = Driver(begin(group="billing"))
+    one.drive(lambda: len(one.rows) == 10 and hub.describe_group("orders", "billing").lag == 0)
+    hub.reset_group("orders", "billing", to="earliest")
+    one.drive(lambda: hub.describe_group("orders", "billing").lag == 0)
+    fill(hub, 2, 1)
+    one.drive(lambda: len(one.rows) == 12 and hub.describe_group("orders", "billing").lag == 0)
+    assert held(hub) == {f"spark-{one.start['query']}": 2}
+
+
 @pytest.mark.parametrize("strict", ["true", "false"])
 @pytest.mark.parametrize("member", ["true", "false"])
 def test_of_a_stream_that_is_made_anew_the_group_is_made_anew_too_or_the_query_ends(
@@ -135,6 +151,22 @@ def test_of_a_stream_that_is_made_anew_the_group_is_made_anew_too_or_the_query_e
     one.drive(lambda: len(one.rows) == 8)
     assert [offset for _, offset in one.rows] == [0, 1, 2, 3, 4, 0, 1, 2]
     one.drive(lambda: hub.describe_group("orders", "billing").lag == 0)
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_a_checkpoint_of_other_streams_is_refused_by_their_names_or_left_behind(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], strict: str
+) -> None:
+    for stream in ("orders", "carts"):
+        hub.create_stream(stream, shards=1)
+    fill(hub, 1, 5)
+    one = Driver(begin(stream="carts"))
+    two = Driver(begin(stream="orders", failOnDataLoss=strict), one.start)
+    if strict == "true":
+        with pytest.raises(InvalidInput, match="stream='carts': the query has read it until now"):
+            two.plan()
+        return
+    two.drive(lambda: len(two.rows) == 5)
 
 
 @pytest.mark.parametrize("member", ["true", "false"])

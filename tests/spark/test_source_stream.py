@@ -15,7 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import shoal
-from shoal.spark import reason
+from shoal.core.errors import InvalidInput
+from shoal.spark import drain, reason
 
 Rows = list[tuple[int, int, int, bytes | None, bytes]]
 
@@ -310,6 +311,21 @@ def test_of_two_queries_with_one_checkpoint_the_newer_goes_on(
     assert newer.isActive
     assert not query.isActive
     assert sink.places == all_places(hub)
+
+
+def test_a_query_that_shares_no_group_is_not_drained_and_says_so_as_soon_as_it_has_spoken(
+    hub: shoal.Hub, start: Callable[..., StreamingQuery]
+) -> None:
+    hub.create_stream("orders", shards=1)
+    send(hub, range(5))
+    sink = Sink()
+    query = start(sink, now=False, group="billing")
+    until(lambda: bool(query.recentProgress), "the first batch")
+    began = time.monotonic()
+    with pytest.raises(InvalidInput, match="no source of Shoal's that runs with member=true"):
+        drain(query, hub, timeout=40)
+    assert time.monotonic() - began < 20
+    assert query.isActive
 
 
 def test_offsets_of_a_batch_read_are_refused_in_a_stream(

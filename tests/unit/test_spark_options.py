@@ -19,6 +19,7 @@ from shoal.spark.options import (
     text,
     whole,
 )
+from shoal.spark.source_options import source_options
 
 KNOWN = (
     Option(name="hub", parse=text, doc="the hub's URL", is_required=True),
@@ -92,3 +93,29 @@ def test_a_value_that_makes_no_sense_is_refused_by_its_name(parse: Parser, given
 def test_servers_are_named_as_they_are_and_several_too() -> None:
     for url in ("http://127.0.0.1:7400", "http://key:secret@a:1,b:2", "https://hub.example:443"):
         assert address_of(url) == HubAddress(url)
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (
+            {"minOffsetsPerTrigger": "20", "maxOffsetsPerTrigger": "10"},
+            "minOffsetsPerTrigger=20: a batch has at most maxOffsetsPerTrigger=10",
+        ),
+        (
+            {"maxTriggerDelay": "1m"},
+            "maxTriggerDelay='1m': nothing is waited for without minOffsetsPerTrigger",
+        ),
+        ({"groupTimeout": "30s"}, "groupTimeout='30s': of which group?"),
+    ],
+)
+def test_an_option_of_a_query_that_would_do_nothing_is_refused(given: dict[str, str], line: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        source_options({"hub": "http://127.0.0.1:7400", "stream": "orders"} | given, is_streaming=True)
+    assert line in str(caught.value)
+
+
+def test_a_group_that_is_missing_is_asked_for_by_the_option_that_needs_it() -> None:
+    for option in ("startingOffsets", "endingOffsets"):
+        with pytest.raises(InvalidInput, match=rf"{option}='group': which group\?"):
+            source_options({"hub": "http://127.0.0.1:7400", "stream": "orders", option: "group"})

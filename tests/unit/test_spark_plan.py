@@ -118,6 +118,13 @@ def test_a_limit_of_bytes_is_kept_but_for_one_record(spans: list[Span], bytes_ma
     assert sum(one.records * one.record_bytes for one in found) <= bytes_max + widest * (len(spans) + 1)
 
 
+@given(spans_lists, st.integers(0, 100))
+def test_no_shard_is_left_out_while_the_limit_has_a_record_for_each(spans: list[Span], more: int) -> None:
+    """Or a shard with little in it would wait for as long as others have much, and its children with it."""
+    found = limited(spans, records_max=len(spans) + more)
+    assert [one.shard for one in found] == [one.shard for one in spans]
+
+
 def test_a_limit_is_shared_by_how_far_behind_each_shard_is() -> None:
     found = limited([span(0, 0, 900), span(1, 0, 100)], records_max=100)
     assert [(one.shard, one.records) for one in found] == [(0, 90), (1, 10)]
@@ -201,6 +208,7 @@ TWO = stream(
         ("earliest", {0: 10, 1: 10}),
         ("latest", {0: 20, 1: 20}),
         ({"orders": {"0": 15}}, {0: 15, 1: 10}),
+        ({"default/orders": {"0": 15}}, {0: 15, 1: 10}),
         ({"0": 15, "1": -1}, {0: 15, 1: 20}),
         ({"0": -2}, {0: 10, 1: 10}),
     ],

@@ -11,7 +11,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -59,22 +60,24 @@ def work_on_spark(work: Asked, setting: SparkSetting) -> None:
     began_s = time.monotonic()
     with connect(work.hub, leases=work.leases) as hub:  # What can be refused is refused before Spark starts.
         see_group(hub, work)
-    spark = _session(work, setting.master, conf)
+    with _in_a_line():
+        spark = _session(work, setting.master, conf)
     asked = threading.Event()
     failed: str | None = None
     try:
         with connect(work.hub, leases=work.leases) as hub, heeding_signals(_heard(asked)):
-            query = run(
-                spark,
-                stream=work.stream,
-                group=work.group,
-                processor=processor,
-                hub=work.hub,
-                leases=work.leases,
-                name=work.name,
-                checkpoint=setting.checkpoint,
-                **work.options,
-            )
+            with _in_a_line():
+                query = run(
+                    spark,
+                    stream=work.stream,
+                    group=work.group,
+                    processor=processor,
+                    hub=work.hub,
+                    leases=work.leases,
+                    name=work.name,
+                    checkpoint=setting.checkpoint,
+                    **work.options,
+                )
             told = Telling(query, hub, work)
             while query.isActive and not asked.wait(_LOOK_S):
                 told.now_and_then()
@@ -164,6 +167,20 @@ def _loaded(target: str) -> object:
     if target.rpartition(":")[0].endswith(".py") and module is not None:
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     return found
+
+
+@contextmanager
+def _in_a_line() -> Iterator[None]:
+    """What Spark refuses to begin, without the wall of Java's."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - as above
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    from shoal.spark import reason  # noqa: PLC0415
+
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        raise ShoalError(f"Spark does not begin: {reason(error)}") from error
 
 
 def _session(work: Asked, master: str | None, conf: dict[str, str]) -> SparkSession:

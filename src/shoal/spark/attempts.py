@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from shoal.core.errors import Fenced, OutOfSequence, ProducerFenced, ShoalError, UnknownStream
 from shoal.core.model import Appended, ShardId, StreamName
 from shoal.ports import HubService, Submission
-from shoal.spark.ledger import LEDGER, SHARD, found_or_made, patiently, written
+from shoal.spark.ledger import LEDGER, NEVER, SHARD, found_or_made, patiently, written
 from shoal.spark.plan.spans import Span
 
 
@@ -73,7 +73,7 @@ class Attempts:
 
     def check(self) -> None:
         """Fenced: a later attempt has begun."""
-        for shard, answer in self._offered(self._turn.number, _NEVER):
+        for shard, answer in self._offered(self._turn.number, NEVER):
             if isinstance(answer, ProducerFenced):
                 epoch = self._epochs[shard]
                 self.fenced = Fenced(shard=shard, epoch=epoch, current=epoch)
@@ -92,7 +92,7 @@ class Attempts:
 
     def _is_noted(self, number: int) -> bool:
         """Whether this number, and no later one, is the last that was noted for every shard."""
-        answers = self._offered(number, _NEVER)
+        answers = self._offered(number, NEVER)
         return bool(answers) and all(
             isinstance(answer, OutOfSequence) and answer.expected > 0 for _, answer in answers
         )
@@ -128,6 +128,3 @@ def _expect_gap(answer: Appended | ShoalError) -> None:
     if isinstance(answer, ShoalError) and not isinstance(answer, OutOfSequence):
         raise answer
     assert not isinstance(answer, Appended), "no one can have come to this number"
-
-
-_NEVER: Final = 1 << 40

@@ -99,15 +99,17 @@ def _seats(query: StreamingQuery, deadline: float) -> list[_Seat]:
     found: list[_Seat] = []
 
     def look() -> bool:
+        has_spoken = False
         for progress in query.recentProgress[-1:]:
             for source in progress["sources"]:
                 offset = _parsed(source["latestOffset"])
+                has_spoken |= "shoal" in offset
                 if offset.get("member"):
                     found.extend(
                         _Seat(one, offset["group"], offset["member"], offset["host"], offset["process"])
                         for one in offset["streams"]
                     )
-        return bool(found) or not query.isActive
+        return has_spoken or not query.isActive
 
     if not _until(look, deadline) or not found:
         raise InvalidInput(

@@ -42,6 +42,7 @@ from shoal.core.errors import (
     DeliveryTimeout,
     NotRepeated,
     OffsetExpired,
+    OutOfSequence,
     ProducerFenced,
     ShoalError,
     StreamExists,
@@ -59,6 +60,9 @@ SHARD: Final = ShardId(0)
 _KEPT_BYTES: Final = 256_000_000
 _RETRY_S: Final = 120.0
 """As long as a producer tries: a store that restarts is back by then."""
+
+NEVER: Final = 1 << 40
+"""A number that no producer can have come to: an offer under it is refused with what is there."""
 
 Result = TypeVar("Result")
 
@@ -147,6 +151,11 @@ class Ledger:
             done=done,
         )
 
+    def claim(self, who: Identity) -> int:
+        """Where the notes of the batch begin."""
+        (at,) = self._append(who, [(_of_batch(who), 0, {"claimed": True})])
+        return at
+
     def claim_stream(self, who: Identity, stream: StreamInfo) -> int:
         """How many shards a stream had when the batch first came to it."""
         facts = {"stream": stream.id, "born": len(stream.shards)}
@@ -162,20 +171,21 @@ class Ledger:
             raise NotRepeated(where=str(who), detail="another attempt runs, and its rows ended elsewhere")
 
     def finish(self, query: str, batch: int, claim: int, held: Mapping[int, Contents]) -> None:
-        """Note that a batch is complete, unless partitions were begun, in any attempt, that hold nothing now.
+        """Note that a batch is complete, unless partitions were written before that hold nothing now.
 
         Again is as once.
         """
         who = Identity(query=query, batch=batch, partition=-1)
         notes = list(self._notes(who, claim))
-        if any("done" in note for note in notes):
-            return  # Its tasks have looked whether what they had now is what was there then.
-        begun = {note["partition"] for note in notes if "begins" in note}
-        if missing := begun - set(held):
+        done = next((note["done"] for note in notes if "done" in note), None)
+        begun = {note["partition"] for note in notes if "begins" in note} if done is None else map(int, done)
+        if missing := set(begun) - set(held):
             raise NotRepeated(
                 where=f"batch {batch} of query {query}",
                 detail=f"partitions {sorted(missing)[:5]} were written then, and hold nothing now",
             )
+        if done is not None:
+            return  # Its tasks have looked whether what they had now is what was there then.
         facts = {"done": {str(number): asdict(contents) for number, contents in held.items()}}
         self._append(who, [(f"{_of_batch(who)}.done", 0, facts)])
 
@@ -222,6 +232,31 @@ class Ledger:
                 where="this batch", detail=f"its notes in {self._name} are no longer kept ({error})"
             ) from error
         return [json.loads(record.value) for record in part], part.next_offset
+
+
+def begun_at(service: HubService, project: str, who: Identity) -> int | None:
+    """Where the notes of a batch begin, if an attempt of it has stored rows. Makes no ledger, and no note.
+
+    The claim is offered under a number that nobody can have come to: the refusal says whether it is there.
+    """
+    try:
+        ledger = patiently(lambda: service.describe_stream(StreamName(project, LEDGER)))
+    except UnknownStream:
+        return None
+    note = written(query=who.query, batch=who.batch)
+    offer = Submission(shard=SHARD, batch=note, producer=_of_batch(who), epoch=who.batch, sequence=NEVER)
+    (answer,) = patiently(lambda: service.append(ledger, [offer]))
+    match answer:
+        case OutOfSequence(expected=0):
+            return None
+        case OutOfSequence():
+            return Ledger(service, project).claim(who)
+        case ProducerFenced(current=current):
+            raise fenced(who, current) from answer
+        case ShoalError():
+            raise answer
+        case Appended():
+            raise AssertionError("no one can have come to this number")
 
 
 def _of_batch(who: Identity) -> str:

@@ -14,8 +14,9 @@ from functools import partial
 from typing import Any, Final
 
 from shoal.connect import Hub
-from shoal.core.errors import ShoalError, StreamReplaced, UnknownStream
+from shoal.core.errors import InvalidInput, ShoalError, StreamReplaced, UnknownStream
 from shoal.core.model import StreamInfo
+from shoal.core.names import stream_name
 from shoal.spark.memberships import Memberships, group_of, tell_group
 from shoal.spark.news import News
 from shoal.spark.plan.limits import Limits
@@ -42,8 +43,8 @@ class LoneQuery:
         """Where a query begins that has no checkpoint yet."""
         self._positions: Positions | None = None
         """All below is done, as Spark last said."""
-        self._saved: dict[tuple[int, int], int] = {}
-        """By stream's id and shard."""
+        self._saved: dict[tuple[int, int, int], int] = {}
+        """By stream's id, shard and epoch: a group that was reset has forgotten it."""
         self._in_order: bool | None = options.in_order
 
     def initial(self) -> dict[str, Any]:
@@ -159,7 +160,7 @@ class LoneQuery:
             info = streams.get(name)
             if info is not None and info.id == known.id:
                 continue
-            gone = UnknownStream(name) if info is None else StreamReplaced(name)
+            gone = self._gone(name) if info is None else StreamReplaced(name)
             if strict:
                 raise gone
             _log.warning("failOnDataLoss=false: %s", gone)
@@ -169,6 +170,18 @@ class LoneQuery:
             for name, info in streams.items()
         }
         return streams
+
+    def _gone(self, name: str) -> ShoalError:
+        """Why a stream is not among those that are read any more: it is not there, or not asked for."""
+        full = stream_name(name)
+        if full not in self._options.subscription.wanted([full]):
+            return InvalidInput(
+                "stream",
+                name,
+                "the query has read it until now, and is not to read it any more; give it another "
+                "checkpointLocation, or failOnDataLoss=false",
+            )
+        return UnknownStream(name)
 
     def _at(self, info: StreamInfo, known: StreamPositions | None) -> dict[int, int]:
         """Where the query stands in each shard. Of a new shard that it has not begun, nothing is said."""
@@ -203,17 +216,40 @@ class LoneQuery:
                 continue
             membership = self._group.of(name)
             saves: dict[int, int] = {}
-            ended: dict[int, int | None] = {}
+            epochs: dict[int, int] = {}
+            ended: dict[int, int | None] = dict.fromkeys(self._set_back(name))
             for number, lease in membership.leases.items():
-                if number >= len(info.shards):
+                if number >= len(info.shards) or number in ended:
                     continue
                 shard = info.shards[number]
                 position = kept(name, shard, known.shards.get(number, 0), strict=False)
                 if not shard.is_open and position >= shard.next_offset:
                     ended[number] = position
-                elif position > self._saved.get((info.id, number), int(lease.checkpoint)):
+                elif position > self._saved.get((info.id, number, lease.epoch), int(lease.checkpoint)):
                     saves[number] = position
-            if saves and tell_group(partial(membership.checkpoint, saves), within_s):
-                self._saved.update({(info.id, number): offset for number, offset in saves.items()})
+                    epochs[number] = lease.epoch
+            if saves and tell_group(partial(membership.checkpoint, saves, epochs=epochs), within_s):
+                self._saved.update(
+                    {(info.id, number, epochs[number]): offset for number, offset in saves.items()}
+                )
             if ended:
                 tell_group(partial(membership.release, ended), within_s)
+
+    def _set_back(self, name: str) -> list[int]:
+        """Shards that are asked back because someone has set their checkpoints, under a new epoch.
+
+        Let go of, they come again, and are told where the query is. What others ask for is not let go of,
+        and with others in the group nothing is: it would go to them.
+        """
+        assert self._group is not None
+        asked = {shard: lease for shard, lease in self._group.of(name).leases.items() if not lease.is_wanted}
+        if not asked:
+            return []
+        seen = self._group.see(name)
+        if any(member.name != self._group.name for member in seen.members):
+            return []
+        return [
+            int(shard.id)
+            for shard in seen.shards
+            if shard.id in asked and shard.epoch != asked[shard.id].epoch
+        ]

@@ -63,9 +63,10 @@ class MemberQuery:
         streams = streams_at_first(self._hub, self._options.subscription)
         if self._options.start is not None:
             check_streams("startingOffsets", self._options.start, streams)
-        query = secrets.token_hex(4)
-        self._join(query, streams)
-        return Manifest(query=query).to_json()
+        for name in streams:
+            group_of(self._hub, name, self._options)  # It begins now, if it is made.
+        # Nobody joins yet: when a first batch is run again, its name is that of its end.
+        return Manifest(query=secrets.token_hex(4)).to_json()
 
     def latest(self, start: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], int | None]:
         self._is_at_work = False

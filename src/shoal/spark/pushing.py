@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 
 from shoal.core.checking import is_whole
 from shoal.spark.plan.filters import Bounds
-from shoal.wire.timestamps import timestamp_ms
+from shoal.wire.timestamps import EPOCH, timestamp_ms
 
 _NEVER_NULL = {"stream", "shard", "offset", "timestamp"}
 
@@ -52,7 +52,7 @@ def _bound(one: Filter) -> tuple[Bounds, bool]:  # noqa: PLR0911 - a table of fi
             | GreaterThan(_, datetime() as at)
             | GreaterThanOrEqual(_, datetime() as at)
         ) if column == "timestamp":
-            return Bounds(after_ms=max(0, timestamp_ms(at))), False
+            return Bounds(after_ms=timestamp_ms(max(at, EPOCH))), False
         case EqualTo(_, int(value)):
             return _range(column, value, value + 1)
         case GreaterThan(_, int(value)):

@@ -7,7 +7,8 @@ from typing import Final
 
 
 def reason(error: BaseException | str) -> str:
-    """The line of Shoal's own error in what Spark raised; otherwise the last of Python's, or the first."""
+    """The line of Shoal's own error in what Spark raised; otherwise the last of Python's or Java's, or the
+    first."""
     text = str(error)
     ours = _OURS.findall(text)
     if ours:
@@ -19,4 +20,5 @@ def reason(error: BaseException | str) -> str:
 
 
 _OURS: Final = re.compile(r"^(?:Caused by: )?shoal\.[\w.]+\.(\w+: .+)$", re.MULTILINE)
-_PYTHON: Final = re.compile(r"^((?:[\w]+\.)*\w*(?:Error|Exception)\w*: .+)$", re.MULTILINE)
+_PYTHON: Final = re.compile(r"^(?:: )?((?:[\w]+\.)*\w*(?:Error|Exception)\w*: .+)$", re.MULTILINE)
+"""Java's own too, which stands behind a colon when it comes through py4j."""

@@ -44,7 +44,7 @@ from shoal.core.routing import ShardMap
 from shoal.ports import HubService, Submission
 from shoal.producer.options import ProducerOptions
 from shoal.producer.queues import Queues
-from shoal.spark.ledger import Identity, fenced, patiently
+from shoal.spark.ledger import NEVER, Identity, fenced, patiently
 
 
 class RepeatableWriter:
@@ -97,13 +97,13 @@ class RepeatableWriter:
         pieces = trial._cut(fitted)
         while pieces:
             asked = [
-                replace(offer, batch=offer.batch.slice(0, 1), sequence=offer.sequence + _NEVER)
+                replace(offer, batch=offer.batch.slice(0, 1), sequence=offer.sequence + NEVER)
                 for offer in trial._numbered(pieces)
             ]
             answers = patiently(lambda batch=asked: self._service.append(trial._stream, batch))  # type: ignore[misc]
             left: list[_Piece] = []
             for piece, offer, answer in zip(pieces, asked, answers, strict=True):
-                number = offer.sequence - _NEVER
+                number = offer.sequence - NEVER
                 match answer:
                     case OutOfSequence(expected=expected) if expected > number:
                         return True
@@ -228,6 +228,4 @@ def _is_same(mine: pa.RecordBatch, stored: Sequence[pa.RecordBatch]) -> bool:
     return sorted(map(repr, mine.to_pylist())) == sorted(map(repr, theirs))
 
 
-_NEVER: Final = 1 << 40
-"""More pieces than a partition can have."""
 _OPTIONS: Final = ProducerOptions()

@@ -33,10 +33,10 @@ from pyspark.sql.types import StructType
 from shoal.consumer.membership import insist
 from shoal.core.errors import InvalidInput, ShoalError, StoreError
 from shoal.spark.hubs import TASK_OUTAGE_S, hub_at, task_hub
-from shoal.spark.ledger import Identity
+from shoal.spark.ledger import Identity, begun_at
 from shoal.spark.sink_columns import check_columns
 from shoal.spark.sink_options import SinkSettings, sink_settings
-from shoal.spark.sink_task import SinkTask, Written, ledger_of
+from shoal.spark.sink_task import SinkTask, Written, ledger_of, project_of
 
 _log: Final = logging.getLogger("shoal.spark")
 
@@ -106,14 +106,20 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _write(self._settings, who, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Note that the batch is complete: only here is it known that no task's rows broke off."""
+        """Note that the batch is complete: only here is it known that no task's rows broke off.
+
+        One without rows is nothing to note, unless it had some when it was run before.
+        """
         done = [message for message in messages if isinstance(message, TaskWritten)]
+        if not done or not self._settings.is_exactly_once:
+            return
+        service = hub_at(self._settings.hub, within_s=TASK_OUTAGE_S).service
+        who = Identity(query=done[0].who.query, batch=batchId, partition=-1)
         claims = [message.written.claim for message in done if message.written.claim is not None]
-        if claims:
+        claim = min(claims) if claims else begun_at(service, project_of(self._settings), who)
+        if claim is not None:
             held = {each.who.partition: each.written.contents for each in done if each.written.contents.rows}
-            hub = hub_at(self._settings.hub, within_s=TASK_OUTAGE_S)
-            ledger = ledger_of(hub.service, self._settings)
-            ledger.finish(done[0].who.query, batchId, min(claims), held)
+            ledger_of(service, self._settings).finish(who.query, batchId, claim, held)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """What is stored stays: it is numbered, and the batch is completed when it is run again."""

@@ -40,10 +40,14 @@ class Written:
     """Where the notes of the batch begin in the ledger, if there are any."""
 
 
+def project_of(settings: SinkSettings) -> str:
+    """Where a sink's ledger is: in its stream's project, or in the default one if rows name their streams."""
+    return DEFAULT_PROJECT if settings.stream is None else stream_name(settings.stream).project
+
+
 def ledger_of(service: HubService, settings: SinkSettings) -> Ledger:
-    """The ledger of a sink: in its stream's project, or in the default one if rows name their streams."""
-    project = DEFAULT_PROJECT if settings.stream is None else stream_name(settings.stream).project
-    return Ledger(service, project)
+    """The ledger of a sink."""
+    return Ledger(service, project_of(settings))
 
 
 class SinkTask:

@@ -107,24 +107,22 @@ class SourceOptions:
 def source_options(given: Mapping[str, str], *, is_streaming: bool | None = None) -> SourceOptions:
     """What was given, checked. `is_streaming` is not known yet when Spark asks for the schema."""
     values = parsed(given, KNOWN)
+    lowered = {name.lower(): text for name, text in given.items()}
     if is_streaming is not None:
-        _check_kind({name.lower(): text for name, text in given.items()}, is_streaming)
+        _check_kind(lowered, is_streaming)
+    _check_together(lowered, values)
     if values["path"] is not None:
         raise InvalidInput("path", values["path"], 'a source has no path; name it with .option("stream", …)')
     group = values["group"]
-    for name, is_given in (("member", values["member"]), ("memberName", values["memberName"])):
-        if is_given and group is None:
-            raise InvalidInput(name, is_given, 'a member of which group? .option("group", …)')
-    if values["memberName"] is not None and not values["member"]:
-        raise InvalidInput("memberName", values["memberName"], "it is for member=true")
     start = _one_of(values, "startingOffsets", "startingTimestamp")
     end = _one_of(values, "endingOffsets", "endingTimestamp")
     if start is not None and end is not None and start.time_ms > end.time_ms > 0:
         raise InvalidInput(
             "startingTimestamp", start.time_ms, f"this is later than endingTimestamp={end.time_ms}"
         )
-    if group is None and Kind.GROUP in {place.kind for place in (start, end) if place is not None}:
-        raise InvalidInput("startingOffsets", "group", 'which group? .option("group", …)')
+    for name, place in (("startingOffsets", start), ("endingOffsets", end)):
+        if group is None and place is not None and place.kind is Kind.GROUP:
+            raise InvalidInput(name, "group", 'which group? .option("group", …)')
     if values["columns"] is not None and values["includeHeaders"] and "headers" not in values["columns"]:
         raise InvalidInput(
             "columns", ",".join(values["columns"]), "headers are asked for, and not among them"
@@ -155,7 +153,10 @@ def source_options(given: Mapping[str, str], *, is_streaming: bool | None = None
 
 
 def check_agreed(options: SourceOptions, columns: Sequence[str]) -> None:
-    """Refuse options that say otherwise than the columns of a schema of the user's."""
+    """Refuse options that say otherwise than the columns of a schema of the user's, and one without any: rows
+    of no columns cannot be counted."""
+    if not columns:
+        raise InvalidInput("schema", "", "it has no columns; name one, or leave the schema out")
     if options.columns is not None and set(options.columns) != set(columns):
         raise InvalidInput(
             "columns",
@@ -177,6 +178,29 @@ def _check_kind(given: Mapping[str, str], is_streaming: bool) -> None:
     for name in refused:
         if name.lower() in given:
             raise InvalidInput(name, given[name.lower()], remedy)
+
+
+def _check_together(given: Mapping[str, str], values: Mapping[str, Any]) -> None:
+    """Refuse options that would do nothing beside the others, or the contrary of another."""
+    if values["group"] is None:
+        for name, is_given in (("member", values["member"]), ("memberName", values["memberName"])):
+            if is_given:
+                raise InvalidInput(name, is_given, 'a member of which group? .option("group", …)')
+        if "grouptimeout" in given:
+            raise InvalidInput("groupTimeout", given["grouptimeout"], 'of which group? .option("group", …)')
+    if values["memberName"] is not None and not values["member"]:
+        raise InvalidInput("memberName", values["memberName"], "it is for member=true")
+    least, most = values["minOffsetsPerTrigger"], values["maxOffsetsPerTrigger"]
+    if least is None and "maxtriggerdelay" in given:
+        raise InvalidInput(
+            "maxTriggerDelay",
+            given["maxtriggerdelay"],
+            "nothing is waited for without minOffsetsPerTrigger; give both, or neither",
+        )
+    if least is not None and most is not None and least > most:
+        raise InvalidInput(
+            "minOffsetsPerTrigger", least, f"a batch has at most maxOffsetsPerTrigger={most}; give fewer"
+        )
 
 
 def _one_of(values: Mapping[str, Any], offsets: str, time: str) -> Place | None:

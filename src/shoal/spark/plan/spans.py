@@ -110,7 +110,8 @@ def span_of(info: StreamInfo, shard: Shard, start: int, end: int) -> Span:
 def limited(
     spans: Sequence[Span], *, records_max: int | None = None, bytes_max: int | None = None
 ) -> list[Span]:
-    """As much of the spans as the limits allow: of each the same part, so that none falls behind.
+    """As much of the spans as the limits allow: of each one record, as far as they go, and of the rest the
+    same part. So none falls behind, and none with little in it waits for those with much.
 
     At least one record, however large: a query never stands still.
     """
@@ -123,7 +124,9 @@ def limited(
         wanted = min(wanted, max(1, total * bytes_max // size))
     if wanted >= total:
         return list(spans)
-    taken = [span.records * wanted // total for span in spans]
+    each = 1 if wanted >= len(spans) else 0
+    shared, rest = wanted - each * len(spans), total - each * len(spans)
+    taken = [each + (span.records - each) * shared // rest for span in spans]
     left = wanted - sum(taken)
     # What rounding left over goes to those with the most to come, one record each.
     for place in sorted(range(len(spans)), key=lambda place: taken[place] - spans[place].records)[:left]:

@@ -11,6 +11,7 @@ from shoal.core.checking import is_whole
 from shoal.core.errors import InvalidInput
 from shoal.core.lineage import find_shard
 from shoal.core.model import ShardId, StreamInfo
+from shoal.core.names import stream_name
 from shoal.spark.plan.spans import kept
 
 LATEST: Final = -1
@@ -48,7 +49,10 @@ def place_of(name: str, given: object) -> Place:
         by_stream = nested if len(nested) == len(given) else {"": given}
         return Place(
             kind=Kind.OFFSETS,
-            offsets={stream: _shards(name, shards) for stream, shards in by_stream.items()},
+            offsets={
+                str(stream_name(stream)) if stream else "": _shards(name, shards)
+                for stream, shards in by_stream.items()
+            },
         )
     raise InvalidInput(
         name, given, 'earliest, latest, group, or JSON such as {"orders": {"0": 17, "1": -2}}; -2 is earliest'
