@@ -16,7 +16,7 @@ ALLOWED = {
     "spark/processor_query.py:_past_delay": "how many go with a first one that is due; at worst one by one",
     "spark/ledger.py:written": "the timestamp of a note",
     "spark/sink_task.py:_write_round": "the timestamp of a record that was given none",
-    "hub/groups.py:_now_ms": "notes of the history, for people",
+    "hub/group_steps.py:now_ms": "notes of the history, for people",
     "hub/local.py:_now_ms": "when something was created or appended, for people and for retention by age",
     "hub/scaler.py:_look": "how old a shard is; at worst it changes once too soon, or late",
     "hub/committer.py:_settle": "when something was appended; it never goes down within a shard",

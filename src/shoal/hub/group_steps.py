@@ -70,7 +70,7 @@ class GroupSteps:
                     return stepped
                 # Who has seen a later version meanwhile was overtaken, even if the store has forgotten it.
                 is_latest = group.version >= self.seen(group_id)
-                if is_latest and self._store.save_group(group, stepped.group, stepped.notes, _now_ms()):
+                if is_latest and self._store.save_group(group, stepped.group, stepped.notes, now_ms()):
                     self._noted(stepped.notes)
                     self._see(stepped.group)
                     self._ring(group_id, stepped.group.version, stepped.group.members.values())
@@ -87,7 +87,7 @@ class GroupSteps:
     def _distrust(self, group: Group, stream: StreamInfo, seen: int) -> None:
         """The store has forgotten commits: nothing is decided on what it has left until it was told so."""
         stepped = step(group, Forgotten(seen=seen), stream.shards, self._strategies)
-        if self._store.save_group(group, stepped.group, stepped.notes, _now_ms()):
+        if self._store.save_group(group, stepped.group, stepped.notes, now_ms()):
             self._ring(group.id, stepped.group.version, stepped.group.members.values())
 
     def _see(self, group: Group) -> None:
@@ -107,5 +107,6 @@ class GroupSteps:
         )
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
+    """The wall clock, for what people read."""
     return time.time_ns() // 1_000_000

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 
 from shoal.core.describing import GroupInfo, described
 from shoal.core.group import Coordination, Delivery, Group
 from shoal.core.model import ShardId, StreamInfo
+from shoal.hub.group_steps import now_ms
 from shoal.hub.leased import LeasedGroups
 from shoal.hub.ownerless import OwnerlessGroups
 from shoal.ports import Store
@@ -40,9 +40,5 @@ class GroupView:
             since_ms=since,
             oldest_ms=oldest,
             blocks=self._store.blocks(group.id),
-            now_ms=_now_ms(),
+            now_ms=now_ms(),
         )
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -7,7 +7,6 @@ A group changes by a step (`group_steps`), or by a touch of a few rows, which th
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -37,7 +36,7 @@ from shoal.core.model import Shard, ShardId, StreamInfo, StreamName
 from shoal.core.positions import Start, resolved
 from shoal.forks import renew_in_child
 from shoal.hub.committer import Committer
-from shoal.hub.group_steps import GroupSteps
+from shoal.hub.group_steps import GroupSteps, now_ms
 from shoal.hub.group_view import GroupView
 from shoal.hub.group_watch import GroupWatch
 from shoal.hub.leased import LeasedGroups
@@ -118,7 +117,7 @@ class LocalGroups:
             stream,
             Group(id=0, stream_id=stream.id, name=group, settings=settings, claims=claims),
             limit=self._limit,
-            now_ms=_now_ms(),
+            now_ms=now_ms(),
         )
         return self._view.described(made, stream)
 
@@ -218,7 +217,7 @@ class LocalGroups:
 
     def record(self, group_id: int, notes: Sequence[Note]) -> None:
         """See GroupService."""
-        self._store.add_notes(group_id, notes, _now_ms())
+        self._store.add_notes(group_id, notes, now_ms())
         self._noted(notes)
 
     def leased(self, group: Group) -> LeasedGroup:
@@ -347,7 +346,7 @@ class LocalGroups:
 
     def block(self, group_id: int, shard: ShardId, block: Block | None) -> None:
         """See GroupService."""
-        self._store.set_block(group_id, shard, block, _now_ms())
+        self._store.set_block(group_id, shard, block, now_ms())
 
     def retire(self, group_id: int, incarnation: str) -> None:
         """See GroupService."""
@@ -396,7 +395,3 @@ def _interval_ms(newcomer: Newcomer, timeout_ms: int) -> int:
     """One that comes back said how often it beats when the timeout was another."""
     wished = newcomer.interval_ms or default_interval_ms(timeout_ms)
     return fitting_interval_ms(wished, timeout_ms) if newcomer.is_again else wished
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
