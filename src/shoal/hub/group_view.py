@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from shoal.core.describing import GroupInfo, described
 from shoal.core.group import Coordination, Delivery, Group
 from shoal.core.model import ShardId, StreamInfo
