@@ -6,9 +6,9 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 
@@ -55,20 +55,30 @@ class SmallAppends:
     """Of the server's core, for each of `served`."""
 
 
-def small_appends(folder: Path, seconds: float) -> SmallAppends:
-    """In the same minute: the disk, the embedded hub, the server, and the disk again."""
-    before = bare_syncs(folder, seconds / 8)
-    with shoal.connect(f"sqlite:///{folder}/small-embedded.db") as hub:
+def small_appends(folder: Path, seconds: float, rounds: int) -> SmallAppends:
+    """In the same minutes: the disk, the embedded hub, the server, in turns. Medians of the rounds."""
+    found = [_small_appends(folder / f"small-{place}", seconds) for place in range(rounds)]
+    return SmallAppends(
+        **{
+            field.name: statistics.median(getattr(one, field.name) for one in found)
+            for field in fields(SmallAppends)
+        }
+    )
+
+
+def _small_appends(folder: Path, seconds: float) -> SmallAppends:
+    folder.mkdir()
+    with shoal.connect(f"sqlite:///{folder}/embedded.db") as hub:
         measure.new_stream(hub)
         embedded = clients.shared_rate(hub, clients.by_hub, clients.CLIENTS, seconds / 2)
-    with ServerProcess(f"sqlite:///{folder}/small.db") as server:
+    with ServerProcess(f"sqlite:///{folder}/served.db") as server:
         with shoal.connect(server.url) as hub:
             measure.new_stream(hub)
         began = _cpu_s(server)
         rate = clients.append_rate(server.url, clients.by_hub, seconds)
         cost_us = 1e6 * (_cpu_s(server) - began) / (rate * seconds * 1.25)
         numbered = clients.append_rate(server.url, clients.by_producer, seconds / 2)
-    syncs = statistics.mean((before, bare_syncs(folder, seconds / 8)))
+    syncs = bare_syncs(folder, seconds / 8)
     return SmallAppends(served=rate, numbered=numbered, embedded=embedded, syncs=syncs, cost_us=cost_us)
 
 
@@ -93,18 +103,31 @@ def beats(folder: Path, seconds: float) -> float:
         return heartbeats(hubs, 16, 16, seconds)
 
 
-def end_to_end(folder: Path, rate: int, seconds: float) -> tuple[tuple[float, float], tuple[float, float]]:
+def end_to_end(
+    folder: Path, rate: int, seconds: float, *, shards: int, rounds: int
+) -> tuple[tuple[float, float], tuple[float, float]]:
     """From `send` to `process`, p50 and p99 in ms: a producer and a worker, each a process with a hub of its
-    own; and the same embedded, in one process."""
-    url = f"sqlite:///{folder}/latency-embedded.db"
-    with shoal.connect(url) as sending:
-        embedded = _end_to_end(url, rate, seconds, lambda: clients.send_all(sending, rate, seconds))
-    with ServerProcess(f"sqlite:///{folder}/latency.db") as server:
-        send = partial(clients.send_at, server.url, rate, seconds)
-        return _end_to_end(server.url, rate, seconds, send), embedded
+    own; and the same embedded, in one process. Medians of rounds, in turns."""
+    remote, near = [], []
+    for place in range(rounds):
+        url = f"sqlite:///{folder}/latency-embedded-{shards}-{place}.db"
+        with shoal.connect(url) as sending:
+            send = partial(clients.send_all, sending, rate, seconds)
+            near.append(_end_to_end(url, rate, seconds, shards, send))
+        with ServerProcess(f"sqlite:///{folder}/latency-{shards}-{place}.db") as server:
+            send = partial(clients.send_at, server.url, rate, seconds)
+            remote.append(_end_to_end(server.url, rate, seconds, shards, send))
+    return _medians(remote), _medians(near)
 
 
-def _end_to_end(url: str, rate: int, seconds: float, send: Callable[[], None]) -> tuple[float, float]:
+def _medians(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    first, second = (statistics.median(column) for column in zip(*pairs, strict=True))
+    return first, second
+
+
+def _end_to_end(
+    url: str, rate: int, seconds: float, shards: int, send: Callable[[], None]
+) -> tuple[float, float]:
     took: list[float] = []
 
     def process(batch: shoal.Batch, checkpointer: shoal.Checkpointer) -> None:
@@ -113,7 +136,7 @@ def _end_to_end(url: str, rate: int, seconds: float, send: Callable[[], None]) -
         checkpointer.save(persist=False)
 
     with shoal.connect(url) as working:
-        measure.new_stream(working)
+        working.create_stream("orders", shards=shards)
         working.create_group("orders", "billing")
         worker = shoal.Worker(working, "orders", "billing", process, name="one").start()
         send()

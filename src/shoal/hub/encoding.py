@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from shoal.core.appending import Offer, check_batch
 from shoal.core.delaying import DELAYED, Delay, together
 from shoal.core.errors import InvalidInput, ShoalError
+from shoal.core.limits import RECORD_BYTES_MAX
 from shoal.core.lineage import find_shard
 from shoal.core.model import ProducerStamp, ShardId, StreamInfo
 from shoal.delay_port import DelayedRow
@@ -20,6 +21,7 @@ from shoal.forks import renew_in_child
 from shoal.ports import AppendRequest, Submission
 from shoal.wire.fitting import check_row_sizes
 from shoal.wire.layout import MEMORY, Layout
+from shoal.wire.sizes import in_memory
 from shoal.wire.timestamps import top_timestamp
 
 ENCODERS: Final = max(2, os.cpu_count() or 2)
@@ -103,9 +105,10 @@ class Encoding:
 
     def _request(self, stream: StreamInfo, submission: Submission) -> AppendRequest:
         batch = submission.batch
-        raw_bytes: int = batch.nbytes
+        raw_bytes = in_memory(batch)
         check_batch(batch.num_rows, raw_bytes)
-        check_row_sizes(batch)
+        if raw_bytes > RECORD_BYTES_MAX:
+            check_row_sizes(batch)
         if submission.delays is not None:
             rows = self._delayed(stream, batch, submission.delays)
             return self.requested(stream, submission, 0, b"", raw_bytes=raw_bytes, delayed=rows)

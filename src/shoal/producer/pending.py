@@ -15,6 +15,7 @@ from shoal.core.delaying import NOWHERE, Delay
 from shoal.core.errors import ShoalError
 from shoal.core.model import Appended, ShardId
 from shoal.core.sending import Parcel
+from shoal.wire.sizes import in_memory
 
 Places: TypeAlias = Sequence[int | None]
 """Where rows lie on the ring, one for each; None is anywhere."""
@@ -129,7 +130,7 @@ class PendingColumns(Settling):
         self.batch = batch
         self.places = places
         """Where each row lies, if the user says so: needed again if the shard is closed."""
-        self.size = batch.nbytes
+        self.size = in_memory(batch)
         self.parts: list[PendingColumns] | None = None
         """Where it went when its shard was closed."""
 

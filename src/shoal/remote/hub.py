@@ -38,6 +38,7 @@ from shoal.wire.batch import Batch
 from shoal.wire.fitting import check_row_sizes
 from shoal.wire.frame import CONTENT_TYPE, cut, packed
 from shoal.wire.layout import Layout
+from shoal.wire.sizes import in_memory
 from shoal.wire.values import RingHash, from_json
 
 _REQUEST_BYTES: Final = 20_000_000
@@ -159,7 +160,7 @@ class RemoteHub(Part):
     def _prepare(self, stream: StreamInfo, submission: Submission) -> tuple[SentBatch, bytes] | ShoalError:
         batch = submission.batch
         try:
-            size: int = batch.nbytes
+            size = in_memory(batch)
             check_batch(batch.num_rows, size)
             if size > RECORD_BYTES_MAX:
                 check_row_sizes(batch)

@@ -50,8 +50,11 @@ def _check_columns(layout: Layout, number: int, batch: pa.RecordBatch) -> None:
     if times.null_count:
         raise InvalidTimestamp("timestamp", None, "every record has one")
     if batch.num_rows:
-        micros = times.view(pa.int64()).to_numpy()
-        low, high = (micros[0], micros[0]) if len(micros) == 1 else (micros.min(), micros.max())
+        if batch.num_rows == 1:
+            low = high = times[0].value
+        else:
+            micros = times.view(pa.int64()).to_numpy()
+            low, high = micros.min(), micros.max()
         if low < 0 or high >= (TIMESTAMP_MS_MAX + 1) * 1000:
             raise InvalidTimestamp("timestamp", int(high), "times from 1970 to the end of the year 9999")
     if layout.is_typed:  # Without columns of its own, nothing else in a stream is required.

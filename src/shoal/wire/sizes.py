@@ -17,6 +17,16 @@ import pyarrow.compute as pc
 Sizes: TypeAlias = npt.NDArray[np.int64]
 
 
+def in_memory(batch: pa.RecordBatch) -> int:
+    """The bytes of a batch, at least. Of a tiny one with its slack: to leave that out takes longer than most
+    of what an append of one record does."""
+    whole: int = batch.get_total_buffer_size()
+    return whole if whole <= _TINY else batch.nbytes
+
+
+_TINY = 1024
+
+
 @cache
 def room(kind: pa.DataType) -> int:
     """What every value of this type takes, a null too: its fixed bytes, or an offset."""

@@ -16,6 +16,7 @@ from shoal.ports import AppendRequest, Submission
 from shoal.wire.accepting import accepted
 from shoal.wire.fitting import check_row_sizes
 from shoal.wire.layout import Layout
+from shoal.wire.sizes import in_memory
 
 
 def requested(
@@ -37,7 +38,7 @@ def _submitted(layout: Layout, sent: SentBatch, payload: memoryview) -> tuple[Su
             )
         )
     batch = accepted(layout, sent.layout, payload)
-    raw_bytes: int = batch.nbytes
+    raw_bytes = in_memory(batch)
     check_batch(batch.num_rows, raw_bytes)
     if raw_bytes > RECORD_BYTES_MAX:
         check_row_sizes(batch)
