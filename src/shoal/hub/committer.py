@@ -70,7 +70,9 @@ class Committer(Generic[Request, Answer]):
 
     def commit(self, requests: Sequence[Request]) -> list[Answer]:
         """Carry out the requests durably, together with whatever else waits, and return their answers."""
-        ticket: _Ticket[Request, Answer] = _Ticket(requests, sum(map(self._size, requests)))
+        settled = threading.Event()
+        size = sum(map(self._size, requests))
+        ticket: _Ticket[Request, Answer] = _Ticket(requests, size, lambda _: settled.set())
         with self._changed:
             self._add(ticket)
             leads = not self._is_busy and self._may_lead()
@@ -78,10 +80,10 @@ class Committer(Generic[Request, Answer]):
                 self._is_busy = True
             thread = None if leads else self._wake()
         if leads:
-            self._lead(ticket)
+            self._lead(settled)
         # The store bounds how long a commit takes; this only sees that there is someone left to make it.
-        while not ticket.settled.wait(_ALIVE_S):
-            if thread is not None and not thread.is_alive() and not ticket.settled.is_set():
+        while not settled.wait(_ALIVE_S):
+            if thread is not None and not thread.is_alive() and not settled.is_set():
                 raise StoreUnavailable("the committing thread ended")
         if ticket.error is not None:
             raise ticket.error
@@ -121,10 +123,10 @@ class Committer(Generic[Request, Answer]):
             self._thread.start()
         return self._thread
 
-    def _lead(self, ticket: _Ticket[Request, Answer]) -> None:
-        """Commit until the ticket is settled; what has come meanwhile is for the thread."""
+    def _lead(self, settled: threading.Event) -> None:
+        """Commit until the caller's own ticket is settled; what has come meanwhile is for the thread."""
         try:
-            while not ticket.settled.is_set():
+            while not settled.is_set():
                 with self._changed:
                     group = self._gather()
                 self._settle(group)
@@ -197,29 +199,26 @@ class Committer(Generic[Request, Answer]):
 
 
 class _Ticket(Generic[Request, Answer]):
-    """One caller's requests. Written by the committing thread before `settled`, read by the caller after."""
+    """One caller's requests. Written by the committing thread before `done`, read by the caller after."""
 
-    __slots__ = ("answers", "callers", "done", "error", "requests", "settled", "size")
+    __slots__ = ("answers", "callers", "done", "error", "requests", "size")
 
     def __init__(
         self,
         requests: Sequence[Request],
         size: int,
-        done: Callable[[list[Answer] | BaseException], None] | None = None,
+        done: Callable[[list[Answer] | BaseException], None],
         callers: int = 1,
     ) -> None:
         self.requests = requests
         self.size = size
         self.callers = callers
         self.done = done
-        self.settled = threading.Event()
         self.answers: list[Answer] = []
         self.error: BaseException | None = None
 
     def settle(self) -> None:
-        self.settled.set()
-        if self.done is not None:
-            self.done(self.answers if self.error is None else self.error)
+        self.done(self.answers if self.error is None else self.error)
 
 
 _IDLE_S: Final = 5.0

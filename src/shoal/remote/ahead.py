@@ -1,16 +1,21 @@
-"""The next batch of one who reads a shard from end to end, fetched while the last one is being looked at.
+"""The next batches of one who reads a shard from end to end, fetched while the last one is being looked at.
 
-Only for reads without a fence, and only once two have followed one another: workers fetch ahead by
-themselves. What was fetched is used at once or not at all: a reader who comes back later asks anew.
+Only for reads without a fence, and only once two have followed one another, or one was large: workers fetch
+ahead by themselves. What was fetched is used at once or not at all: a reader who comes back later asks anew.
+
+Two are under way at a time. Where the second begins is known when the first begins to come, so the server
+reads and sends it while the first is received and unpacked here.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from shoal.core.errors import ShoalError
 from shoal.core.model import StreamName
@@ -19,8 +24,13 @@ from shoal.forks import renew_in_child
 from shoal.wire.batch import Batch
 
 _FRESH_S: Final = 1.0
+_LINGER_S: Final = 1.0
 _READERS: Final = 8
-"""Readers that are followed at once; each may have one batch waiting for it."""
+"""Readers that are followed at once."""
+_AHEAD: Final = 2
+"""Batches that may wait for each of them."""
+_LARGE: Final = 1_000_000
+"""Who reads so many bytes at once reads on."""
 
 
 class Wanted(NamedTuple):
@@ -32,10 +42,22 @@ class Wanted(NamedTuple):
     limits: ReadLimits
 
 
-class _Fetch:
-    """One that is under way, or done. Written by its thread before `done`, read after."""
+Came = Callable[[int | None, int], None]
+"""Told when an answer comes, before it is unpacked: where the next one begins, if there is more; and its
+bytes."""
 
-    def __init__(self) -> None:
+
+class _Fetch:
+    """One that is under way, or done. `batch` and `ended_s` are written by its thread before `done`, and read
+    after; the rest under the lock."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+        self.following: Wanted | None = None
+        self.is_ahead = True
+        """Nobody has asked for it yet."""
+        self.ahead = 0
+        """How many after it may be fetched."""
         self.done = threading.Event()
         self.batch: Batch | None = None
         self.ended_s = 0.0
@@ -44,7 +66,7 @@ class _Fetch:
 class ReadAhead:
     """Writer and reader of the fields: any thread, under `_lock`. A forked child begins anew."""
 
-    def __init__(self, read: Callable[[Wanted], Batch]) -> None:
+    def __init__(self, read: Callable[[Wanted, Came], Batch]) -> None:
         self._read = read
         self.renew()
         renew_in_child(self)
@@ -52,23 +74,36 @@ class ReadAhead:
     def renew(self) -> None:
         """See Renewed."""
         self._lock = threading.Lock()
-        self._expected: dict[Wanted, bool] = {}
+        self._expected: dict[Wanted, None] = {}
         """Reads that would follow one that was made."""
         self._fetches: dict[Wanted, _Fetch] = {}
+        self._due: deque[_Fetch] = deque()
+        """Those that no thread has taken yet."""
+        self._has_come = threading.Condition(self._lock)
+        self._idle = 0
+        """Threads that wait for one."""
 
     def read(self, wanted: Wanted) -> Batch:
-        """What was fetched ahead, or what the hub says now; and the next one is fetched, if it is likely."""
+        """What was fetched ahead, or what the hub says now; and what follows is fetched, if that is likely to
+        be asked for."""
         with self._lock:
-            has_followed = self._expected.pop(wanted, None) is not None
-            fetch = self._fetches.pop(wanted, None)
+            has_followed = wanted in self._expected
+            self._expected.pop(wanted, None)
+            fetched = self._fetches.pop(wanted, None)
+            fetch = fetched or _Fetch(wanted)
+            fetch.is_ahead = False
+            fetch.ahead = _AHEAD if has_followed else 0
+            self._go_on(fetch)
         batch = None
-        if fetch is not None:
-            fetch.done.wait()
-            batch = fetch.batch if time.monotonic() - fetch.ended_s < _FRESH_S else None
+        if fetched is not None:
+            fetched.done.wait()
+            batch = fetched.batch if time.monotonic() - fetched.ended_s < _FRESH_S else None
         if batch is None:
-            batch = self._read(wanted)
-        if len(batch) and batch.next_offset < batch.tail:
-            self._prepare(wanted._replace(offset=batch.next_offset), is_likely=has_followed)
+            batch = self._read(wanted, partial(self._came, fetch))
+        with self._lock:
+            if fetch.following is not None:
+                _bound(self._expected, _READERS)
+                self._expected[fetch.following] = None
         return batch
 
     def forget(self) -> None:
@@ -77,23 +112,51 @@ class ReadAhead:
             self._expected.clear()
             self._fetches.clear()
 
-    def _prepare(self, following: Wanted, *, is_likely: bool) -> None:
+    def _came(self, fetch: _Fetch, offset: int | None, size: int) -> None:
         with self._lock:
-            for kept in (self._expected, self._fetches):
-                while len(kept) >= _READERS:
-                    kept.pop(next(iter(kept)))
-            self._expected[following] = is_likely
-            if not is_likely:
-                return
-            fetch = self._fetches[following] = _Fetch()
-        threading.Thread(
-            target=self._fetch, args=(following, fetch), name="shoal-read-ahead", daemon=True
-        ).start()
+            if size >= _LARGE and not fetch.is_ahead:
+                fetch.ahead = max(fetch.ahead, 1)
+            fetch.following = None if offset is None else fetch.wanted._replace(offset=offset)
+            self._go_on(fetch)
 
-    def _fetch(self, wanted: Wanted, fetch: _Fetch) -> None:
+    def _go_on(self, fetch: _Fetch) -> None:
+        """Under the lock: fetch what follows, if it is known and may be."""
+        if fetch.following is None or not fetch.ahead:
+            return
+        after = self._fetches.get(fetch.following)
+        if after is None:
+            _bound(self._fetches, _READERS * _AHEAD)
+            after = self._fetches[fetch.following] = _Fetch(fetch.following)
+            self._due.append(after)
+            if self._idle >= len(self._due):
+                self._has_come.notify()
+            else:
+                threading.Thread(target=self._run, name="shoal-read-ahead", daemon=True).start()
+        after.ahead = max(after.ahead, fetch.ahead - 1)
+        self._go_on(after)
+
+    def _run(self) -> None:
+        """A thread, which stays for a moment after what it has fetched: the next one is likely to come."""
+        while True:
+            with self._lock:
+                self._idle += 1
+                self._has_come.wait_for(lambda: self._due, _LINGER_S)
+                self._idle -= 1
+                if not self._due:
+                    return
+                fetch = self._due.popleft()
+            self._fetch(fetch)
+
+    def _fetch(self, fetch: _Fetch) -> None:
         try:
             with suppress(ShoalError):  # Who comes for it asks again, and is told.
-                fetch.batch = self._read(wanted)
+                fetch.batch = self._read(fetch.wanted, partial(self._came, fetch))
         finally:
             fetch.ended_s = time.monotonic()
             fetch.done.set()
+
+
+def _bound(kept: dict[Wanted, Any], most: int) -> None:
+    """Make room for one more: the oldest go."""
+    while len(kept) >= most:
+        kept.pop(next(iter(kept)))

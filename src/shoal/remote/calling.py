@@ -3,11 +3,13 @@ calls."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from shoal.native.calls import CALLS, Call, arguments_to
+from shoal.remote.plain_http import Begun
 from shoal.remote.transport import PATIENCE_S, Transport
-from shoal.wire.frame import unpacked
+from shoal.wire.frame import holds_label, unpacked
 from shoal.wire.values import from_json
 
 QUICK_S: Final = 0.5
@@ -36,17 +38,33 @@ class Part:
         return from_json(call.answer, self._send(call, arguments, wait_s), is_strict=False)
 
     def ask_for_batches(
-        self, called: str, /, *, wait_s: float = 0.0, **arguments: object
+        self,
+        called: str,
+        /,
+        *,
+        labelled: Callable[[Any], None] | None = None,
+        wait_s: float = 0.0,
+        **arguments: object,
     ) -> tuple[Any, memoryview]:
-        """The same, for a call that is answered with a label and batches."""
+        """The same, for a call that is answered with a label and batches. `labelled` is told the label before
+        all of the batches have come, if it comes that early."""
         call = CALLS[self._part, called]
-        return unpacked(call.answer, self._send(call, arguments, wait_s), is_strict=False)
 
-    def _send(self, call: Call, arguments: dict[str, object], wait_s: float) -> memoryview:
+        def begun(first: bytes) -> None:
+            if labelled is not None and holds_label(first):
+                labelled(unpacked(call.answer, first, is_strict=False)[0])
+
+        answer = self._send(call, arguments, wait_s, None if labelled is None else begun)
+        return unpacked(call.answer, answer, is_strict=False)
+
+    def _send(
+        self, call: Call, arguments: dict[str, object], wait_s: float, begun: Begun | None = None
+    ) -> memoryview:
         return self._transport.call(
             call.path,
             [arguments_to(call, arguments)],
             is_repeatable=call.is_repeatable,
             patience_s=QUICK_S if (call.part, call.name) in _QUICK else PATIENCE_S,
             wait_s=wait_s,
+            begun=begun,
         )

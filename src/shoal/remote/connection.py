@@ -18,7 +18,7 @@ from shoal.core.errors import (
     StoreFailure,
     StoreUnavailable,
 )
-from shoal.remote.plain_http import HttpAnswer, Parts, PlainHttp
+from shoal.remote.plain_http import Begun, HttpAnswer, Parts, PlainHttp
 from shoal.remote.signing import Signer
 from shoal.wire.faults import error_from
 from shoal.wire.signing import digest_of
@@ -51,27 +51,38 @@ class Connection:
         """Closed by the other side, or about to be: something to read on a connection at rest is its end."""
         return time.monotonic() - self.used_s > _IDLE_S or bool(self._arrivals.poll(0))
 
-    def exchange(self, path: str, content_type: str, parts: Parts, timeout_s: float) -> HttpAnswer:
+    def exchange(
+        self, path: str, content_type: str, parts: Parts, timeout_s: float, *, begun: Begun | None = None
+    ) -> HttpAnswer:
         """Send a request, and its answer.
 
         One that was signed for another server than this connection leads to is signed again, and sent again:
         nothing was done.
         """
         if self._signer is None:
-            answer = self._http.exchange(path, content_type, parts, timeout_s)
+            answer = self._http.exchange(path, content_type, parts, timeout_s, begun=begun)
         else:
-            answer = self._signed_exchange(self._signer, path, content_type, parts, timeout_s)
+            answer = self._signed_exchange(self._signer, path, content_type, parts, timeout_s, begun=begun)
         self.used_s = time.monotonic()
         return answer
 
     def _signed_exchange(
-        self, signer: Signer, path: str, content_type: str, parts: Parts, timeout_s: float
+        self,
+        signer: Signer,
+        path: str,
+        content_type: str,
+        parts: Parts,
+        timeout_s: float,
+        *,
+        begun: Begun | None,
     ) -> HttpAnswer:
         digest = digest_of(*parts)
         tried, is_set = 0, False
         while True:
             header = signer.header(path, digest, self._server)
-            answer = self._http.exchange(path, content_type, parts, timeout_s, authorization=header)
+            answer = self._http.exchange(
+                path, content_type, parts, timeout_s, authorization=header, begun=begun
+            )
             if answer.status != HTTPStatus.UNAUTHORIZED:
                 return answer
             refusal, _ = answered_error(answer.status, answer.body)

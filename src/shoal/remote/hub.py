@@ -28,7 +28,7 @@ from shoal.core.scaling import check_scaling
 from shoal.native.calls import CALLS, arguments_to
 from shoal.native.forms import AppendLabel, ReadLabel, Refreshed, SentBatch, SentDelay, TransactLabel
 from shoal.ports import Fence, Following, GroupSaves, Place, ProducerLife, Submission
-from shoal.remote.ahead import ReadAhead, Wanted
+from shoal.remote.ahead import Came, ReadAhead, Wanted
 from shoal.remote.calling import WAIT_S, Part
 from shoal.remote.following import RemoteFollowing
 from shoal.remote.groups import RemoteGroups
@@ -54,7 +54,7 @@ class RemoteHub(Part):
         self.groups = RemoteGroups(self._transport)
         self.shares = RemoteShares(self._transport)
         self.positions = RemotePositions(self._transport)
-        self._ahead = ReadAhead(lambda wanted: self._read(*wanted, None))
+        self._ahead = ReadAhead(lambda wanted, came: self._read(wanted, came=came))
         self._layouts: dict[int, Layout] = {}
         self._ids: dict[StreamName, int] = {}
         """Of streams that were read: the server need not send their columns again."""
@@ -247,18 +247,24 @@ class RemoteHub(Part):
             if fence is None and not wait_s and type(shard) is int:
                 batch = self._ahead.read(Wanted(name, shard, offset, limits))
             else:
-                batch = self._read(name, shard, offset, replace(limits, wait_s=wait_s), fence)
+                batch = self._read(Wanted(name, shard, offset, replace(limits, wait_s=wait_s)), fence=fence)
             if len(batch) or batch.end_of_shard or left_s <= wait_s:
                 return batch
 
-    def _read(
-        self, name: StreamName, shard: int, offset: int, limits: ReadLimits, fence: Fence | None
-    ) -> Batch:
+    def _read(self, wanted: Wanted, *, fence: Fence | None = None, came: Came | None = None) -> Batch:
+        name, shard, offset, limits = wanted
+
+        def labelled(label: ReadLabel) -> None:
+            if came is not None:
+                size = sum(kept.bytes for kept in label.batches)
+                came(label.end if label.first_offset < label.end < label.tail else None, size)
+
         known_id = self._ids.get(name)
         known = None if known_id is None else self._layouts.get(known_id)
         label: ReadLabel
         label, payloads = self.ask_for_batches(
             "read",
+            labelled=labelled,
             wait_s=limits.wait_s,
             name=name,
             shard=shard,
@@ -272,6 +278,7 @@ class RemoteHub(Part):
         else:
             layout = self._layout(label.stream_id, label.schema)
             self._ids[name] = label.stream_id
+        labelled(label)
         return Batch(
             stream=str(name),
             shard=shard,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -17,6 +18,8 @@ import pyarrow as pa
 from shoal.wire.layout import MEMORY
 
 Parts = Sequence[bytes | memoryview]
+Begun = Callable[[bytes], None]
+"""Told how a long answer begins, before the rest of it has come."""
 
 _HEAD_BYTES_MAX: Final = 65_536
 _TOGETHER: Final = 65_536
@@ -61,7 +64,14 @@ class PlainHttp:
         self._heads: dict[tuple[str, str], bytes] = {}
 
     def exchange(
-        self, path: str, content_type: str, parts: Parts, timeout_s: float, *, authorization: str = ""
+        self,
+        path: str,
+        content_type: str,
+        parts: Parts,
+        timeout_s: float,
+        *,
+        authorization: str = "",
+        begun: Begun | None = None,
     ) -> HttpAnswer:
         """POST, and the answer; or an OSError. Of a broken one nobody knows what became of the request."""
         if timeout_s != self._timeout_s:
@@ -73,6 +83,8 @@ class PlainHttp:
             head += b"Authorization: %b\r\n" % authorization.encode("ascii")
         self._send([head + b"\r\n", *parts])
         head_of, rest = self._receive_head()
+        if begun is not None and head_of.status == HTTPStatus.OK and rest:
+            begun(rest)
         return self._with_body(head_of, rest)
 
     def _head(self, path: str, content_type: str) -> bytes:

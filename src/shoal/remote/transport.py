@@ -29,7 +29,7 @@ from shoal.core.errors import (
 )
 from shoal.forks import renew_in_child
 from shoal.remote.connection import Connection, answered_error
-from shoal.remote.plain_http import Parts
+from shoal.remote.plain_http import Begun, Parts
 from shoal.remote.signing import Signer, credentials
 
 DEFAULT_PORT: Final = 7400
@@ -88,13 +88,14 @@ class Transport:
         is_repeatable: bool,
         patience_s: float = PATIENCE_S,
         wait_s: float = 0.0,
+        begun: Begun | None = None,
     ) -> memoryview:
         """The body of the answer, or the error that was answered, or StoreUnavailable."""
         deadline = time.monotonic() + patience_s
         pause_s = _PAUSE_S[0]
         is_untouched = True
         while True:
-            failure, is_harmless = self._try(path, parts, content_type, wait_s)
+            failure, is_harmless = self._try(path, parts, content_type, wait_s, begun)
             if isinstance(failure, memoryview):
                 return failure
             is_untouched &= is_harmless
@@ -108,7 +109,7 @@ class Transport:
             pause_s = min(pause_s * 2, _PAUSE_S[1])
 
     def _try(
-        self, path: str, parts: Parts, content_type: str, wait_s: float
+        self, path: str, parts: Parts, content_type: str, wait_s: float, begun: Begun | None
     ) -> tuple[memoryview | ShoalError, bool]:
         """The answer, or a failure and whether the server has surely touched nothing."""
         try:
@@ -116,7 +117,9 @@ class Transport:
         except OSError as error:
             return StoreUnavailable(f"{self.description}: {error}"), True
         try:
-            status, body, is_kept = connection.exchange(path, content_type, parts, _ANSWER_S + wait_s)
+            status, body, is_kept = connection.exchange(
+                path, content_type, parts, _ANSWER_S + wait_s, begun=begun
+            )
         except OSError as error:
             self.give_back(connection, is_kept=False)
             if self._closed.is_set():

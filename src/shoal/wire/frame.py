@@ -35,6 +35,11 @@ def unpacked(kind: Any, body: bytes | memoryview, *, is_strict: bool) -> tuple[A
     return label, view[_LENGTH + size :]
 
 
+def holds_label(body: bytes | memoryview) -> bool:
+    """Whether so much of a body has come as holds its label."""
+    return len(body) >= _LENGTH and len(body) >= _LENGTH + int.from_bytes(body[:_LENGTH], "big")
+
+
 def cut(payloads: memoryview, sizes: Sequence[int]) -> Iterator[memoryview]:
     """One after another, each of its size; all of it, or InvalidInput."""
     if any(size < 0 for size in sizes) or sum(sizes) != len(payloads):
