@@ -83,6 +83,8 @@ def _is_done(hub: shoal.Hub) -> bool:
         (["--engine", "spark", "--lanes", "processes"], "lanes="),
         (["--engine", "spark", "--conf", "spark.cores"], "KEY=VALUE"),
         (["--master", "local[2]"], "it is for --engine spark"),
+        (["--engine", "spark", "--metrics-host", "::1"], "metrics_host="),
+        (["--metrics-host", "::1"], "without --metrics-port"),
         (["--engine", "spark", "--processor", "x"], "No such option"),
     ],
 )

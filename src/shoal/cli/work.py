@@ -52,6 +52,7 @@ from shoal.core.names import checked_name
 from shoal.core.retry import FailureRules, Policy
 
 _LOG_S: Final = 10.0
+_LOOPBACK: Final = "127.0.0.1"
 """How often a log has figures."""
 
 
@@ -84,7 +85,7 @@ def work(
     coordination: NewCoordination = None,
     every: Every = None,
     metrics_port: MetricsPort = None,
-    metrics_host: MetricsHost = "127.0.0.1",
+    metrics_host: MetricsHost = None,
     json: AsJson = False,
 ) -> None:
     """Run a processor on a stream, in processes that are watched and started again when they die.
@@ -127,11 +128,14 @@ def work(
     of_processes = {"processes": processes, "lanes": lanes, "lane_processes": lane_processes}
     of_spark = {"master": master, "conf": conf or None, "checkpoint": checkpoint}
     if engine is Engine.SPARK:
-        _refuse(of_processes | {"metrics_port": metrics_port}, "it is not for --engine spark; leave it out")
+        figures = {"metrics_port": metrics_port, "metrics_host": metrics_host}
+        _refuse(of_processes | figures, "it is not for --engine spark; leave it out")
         work_on_spark(asked, SparkSetting(master=master, conf=conf or (), checkpoint=checkpoint))
     else:
         _refuse(of_spark, "it is for --engine spark")
-        metrics = None if metrics_port is None else (metrics_host, metrics_port)
+        if metrics_port is None:
+            _refuse({"metrics_host": metrics_host}, "nothing is told there without --metrics-port")
+        metrics = None if metrics_port is None else (metrics_host or _LOOPBACK, metrics_port)
         work_in_processes(asked, processes or 1, metrics, is_live=is_live)
 
 

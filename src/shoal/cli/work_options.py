@@ -145,5 +145,6 @@ MetricsPort = Annotated[
     ),
 ]
 MetricsHost = Annotated[
-    str, typer.Option(metavar="HOST", help="Where to; 0.0.0.0 for all of this machine's addresses.")
+    str | None,
+    typer.Option(metavar="HOST", help="Where to: 127.0.0.1, or 0.0.0.0 for all of this machine's addresses."),
 ]
