@@ -129,7 +129,7 @@ def work(
     of_spark = {"master": master, "conf": conf or None, "checkpoint": checkpoint}
     if engine is Engine.SPARK:
         figures = {"metrics_port": metrics_port, "metrics_host": metrics_host}
-        _refuse(of_processes | figures, "it is not for --engine spark; leave it out")
+        _refuse({**of_processes, **figures}, "it is not for --engine spark; leave it out")
         work_on_spark(asked, SparkSetting(master=master, conf=conf or (), checkpoint=checkpoint))
     else:
         _refuse(of_spark, "it is for --engine spark")
