@@ -53,7 +53,7 @@ def bury_and_die(report: Report, url: str, moment: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     with (
-        patch.object(shared, "BURY_MS", 300),
+        patch.object(shared, "BURY_MS", 2000),
         patch.object(where[0], where[1], dying),
         shoal.connect(url) as hub,
     ):

@@ -18,6 +18,8 @@ from shoal.testing.members import eventually
 from shoal.testing.workers import Worker
 from tests.scenario.group_consumer import GROUP, STREAM, consume_until_told
 
+pytestmark = pytest.mark.alone
+
 SHARDS = 100
 TIMEOUT_S = 2.0
 LOOK_S = 0.1

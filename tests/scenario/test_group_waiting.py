@@ -20,6 +20,8 @@ from shoal.testing.members import PATIENCE_S, eventually
 from shoal.testing.workers import Report, Worker
 from tests.scenario.machine_delay import waited_s
 
+pytestmark = pytest.mark.alone
+
 STREAM, GROUP, TURNS = "orders", "billing", "turns"
 BOUND_S = {"sqlite": 0.05, "postgresql": 0.05, "mysql": 0.25}
 ROUNDS, WITHIN, TRIES = 20, 18, 3

@@ -34,6 +34,8 @@ from shoal.testing.processing import append_numbers, checkpoints
 from shoal.testing.reading import read_shard
 from tests.scenario import lane_processors as lanes
 
+pytestmark = pytest.mark.alone
+
 STREAM, GROUP = "orders", "billing"
 KEYS = 17
 PATIENCE_S = 60.0

@@ -18,6 +18,8 @@ from shoal.testing.members import eventually
 from shoal.testing.workers import Worker
 from tests.scenario.poll_process import GROUP, STREAM, poll_until_told, prepare
 
+pytestmark = pytest.mark.alone
+
 PATIENCE_S = 60.0
 KEYS = [b"key-%d" % number for number in range(16)]
 

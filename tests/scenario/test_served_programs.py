@@ -17,6 +17,8 @@ from shoal.testing.members import eventually, holds
 from shoal.testing.serving import ServerProcess
 from tests.scenario.programs import Start, finish
 
+pytestmark = pytest.mark.alone
+
 WORD_COUNT = f"{Path(__file__).parents[2] / 'examples' / 'word_count' / 'word_count.py'}:WordCount"
 
 

@@ -27,6 +27,8 @@ from shoal.testing.members import eventually
 from shoal.testing.serving import ServerProcess, served
 from tests.scenario.asking import asked, figure
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture
 def url(sqlite_url: str) -> Iterator[str]:

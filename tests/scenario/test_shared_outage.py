@@ -17,6 +17,8 @@ from shoal.core.share_acts import Settled
 from shoal.share_port import Settling
 from shoal.testing.servers import PostgresServer
 
+pytestmark = pytest.mark.alone
+
 WAIT_S = 60.0
 
 

@@ -18,6 +18,8 @@ import shoal
 from shoal.testing.workers import Worker, WorkerFailed
 from tests.scenario.shared_consumer import GROUP, STREAM, VISIBILITY_S, bury_and_die, consume
 
+pytestmark = pytest.mark.alone
+
 CONSUMERS = 8
 RECORDS = 200_000
 KILLS = 12

@@ -11,6 +11,8 @@ import pytest
 import shoal
 from shoal.testing.workers import Report, Worker
 
+pytestmark = pytest.mark.alone
+
 PATIENCE_S = 30.0
 
 

@@ -9,6 +9,8 @@ import shoal
 from shoal.testing.workers import Worker
 from tests.scenario.waiting import STREAM, wait_for_each, wait_for_end, wait_idle
 
+pytestmark = pytest.mark.alone
+
 RECORDS = 8
 PATIENCE_S = 30.0
 WOKEN_S_MAX = 0.5

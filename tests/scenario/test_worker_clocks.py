@@ -31,6 +31,8 @@ from shoal.testing.processing import Diary, append_numbers, checkpoints
 from shoal.testing.server import Server
 from tests.scenario.programs import Start, finish
 
+pytestmark = pytest.mark.alone
+
 STREAM, GROUP = "orders", "billing"
 TIMEOUT_S: Final = 1.0
 PROCESSOR: Final = f"{Path(__file__).parent / 'sleepy_processor.py'}:Sleepy"

@@ -20,6 +20,8 @@ from shoal.testing.members import eventually
 from shoal.testing.workers import Worker
 from tests.scenario.worker_process import GROUP, STREAM, work_until_told
 
+pytestmark = pytest.mark.alone
+
 RECORDS, KEYS = 200_000, 2_000
 SHARDS, WORKERS = 8, 4
 TIMEOUT_S = 2.0

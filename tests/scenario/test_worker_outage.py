@@ -27,6 +27,8 @@ from shoal.testing.server import Server
 from shoal.testing.workers import Worker
 from tests.scenario.outage_worker import STREAM, TIMEOUT_S, work_through_an_outage
 
+pytestmark = pytest.mark.alone
+
 OUTAGE_S: Final = float(os.environ.get("SHOAL_OUTAGE_S", "10"))
 GROUPS: Final = ("coordinated", "leased")
 SHARDS, RECORDS, LATER = 4, 4000, 10

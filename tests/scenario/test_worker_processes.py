@@ -15,6 +15,8 @@ import pytest
 import shoal
 from shoal.testing.processing import append_numbers, checkpoints
 
+pytestmark = pytest.mark.alone
+
 PATIENCE_S = 40.0
 
 Begin = Callable[..., subprocess.Popen[str]]
