@@ -115,6 +115,12 @@ class _Patient(HttpToolsProtocol):
         super().on_message_begin()
         self._is_in_head = True
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A field that comes behind a body is let go of: it is no part of the head that was looked at, and
+        there is no end to how many may come."""
+        if self._is_in_head:
+            super().on_header(name, value)
+
     def on_body(self, body: bytes) -> None:
         if not self._is_refused:
             super().on_body(body)
