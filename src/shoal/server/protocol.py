@@ -126,9 +126,10 @@ class _Patient(HttpToolsProtocol):
         for cycle in self._before:
             cycle.disconnected = True
             cycle.message_event.set()
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        last: Any = self.cycle
+        if last is not None and not last.response_complete:
+            last.disconnected = True
+            last.message_event.set()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -160,7 +161,7 @@ class _Patient(HttpToolsProtocol):
         self._barren_bytes = 0
         if not self.url.startswith(b"/"):
             self.scope[TARGET] = self.url  # type: ignore[typeddict-unknown-key]
-        before = self.cycle
+        before: Any = self.cycle
         super().on_headers_complete()
         if before is not None and not before.response_complete:
             self._before.append(before)
