@@ -192,9 +192,9 @@ def test_who_does_not_take_its_answers_keeps_nobody_waiting_and_holds_only_so_mu
             sock.sendall(head + body)
             return sock
 
-        for _ in range(8):
+        for _ in range(16):
             reader("127.0.0.1")
-        eventually(lambda: figure(url, "answer_bytes") > 20_000_000, "answers are not taken")
+        eventually(lambda: figure(url, "answer_bytes") > 28_000_000, "answers are not taken")
         status, told = asked(url, "/v1/hub/read", body)
         assert (status, told["error"], told["untouched"]) == (503, "StoreBusy", True)
         assert reader("127.0.0.2").recv(20).startswith(b"HTTP/1.1 200 OK")  # Another client has room.
