@@ -13,6 +13,7 @@ from shoal.core.errors import HubClosed, InvalidInput, InvalidUrl, StoreUnavaila
 from shoal.core.lease import InstanceRow
 from shoal.native.calls import CALLS
 from shoal.server.options import ServerOptions
+from shoal.server.starting import open_server
 from shoal.testing.serving import ServerProcess, served
 from tests.scenario.asking import asked
 
@@ -110,6 +111,18 @@ def test_beyond_this_machine_it_serves_only_if_told_to(sqlite_url: str) -> None:
     assert "serves this machine alone at http://127.0.0.1:" in written
     assert "no user is defined" in written
     assert written.rstrip().endswith("stopped")
+
+
+@pytest.mark.parametrize("text", [None, "no certificate"])
+def test_a_certificate_that_cannot_be_used_is_refused_before_it_is_said_that_it_serves(
+    sqlite_url: str, tmp_path: Path, text: str | None
+) -> None:
+    path = tmp_path / "certificate.pem"
+    if text is not None:
+        path.write_text(text)
+    options = ServerOptions(port=0, certificate=path, key=path)
+    with pytest.raises(InvalidInput, match=r"certificate\.pem': it cannot be used with the key"):
+        open_server(sqlite_url, options, version="1")
 
 
 def test_it_speaks_tls_by_option(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
