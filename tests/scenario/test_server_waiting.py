@@ -209,6 +209,27 @@ def test_who_does_not_take_its_answers_keeps_nobody_waiting_and_holds_only_so_mu
         assert len(hub.read("orders", 0, 0)) > 0
 
 
+def test_all_who_ask_for_figures_at_once_cost_one_look_at_the_store(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They need no key, and a look at all groups takes a while."""
+    looks: list[int] = []
+
+    def slow_look(_: object) -> bytes:
+        looks.append(1)
+        time.sleep(0.5)
+        return b"slow 1\n"
+
+    monkeypatch.setattr("shoal.server.app.lag_text", slow_look)
+    with ThreadPoolExecutor(40) as threads:
+        told = list(threads.map(lambda _: asked(url, "/metrics", method="GET"), range(40)))
+    assert all(status == 200 and text.endswith(b"slow 1\n") for status, text in told)
+    looked = len(looks)
+    assert looked < 10
+    assert asked(url, "/metrics", method="GET")[0] == 200
+    assert len(looks) == looked + 1  # One who comes later is told what there is then.
+
+
 def test_a_call_that_waits_ends_when_its_hub_is_closed(url: str) -> None:
     hub = shoal.connect(url)
     hub.create_stream("orders", shards=1)

@@ -42,6 +42,7 @@ from shoal.server.requests import (
     send_answer,
     written,
 )
+from shoal.server.sharing import Shared
 from shoal.server.sls.api import SlsApi
 from shoal.server.sls.errors import SlsError
 from shoal.server.sls.forms import error_answer as sls_error
@@ -90,6 +91,7 @@ class Application:
         counters.watch("body_bytes", "Bytes of requests that are held.", lambda: self._bodies.bytes)
         counters.watch("answer_bytes", "Bytes of answers not taken yet.", lambda: self._answers.bytes)
         self._openapi: bytes | None = None
+        self._readiness, self._figures = Shared(self._look_if_ready), Shared(self._look_at_figures)
         self._routes = Starlette(
             routes=[
                 Route(HEALTH_PATH.decode(), _Endpoint(self, "healthz", self._healthy), methods=["GET"]),
@@ -256,6 +258,9 @@ class Application:
         return json_answer({"status": "ok", "version": self._version})
 
     async def _ready(self, request: Incoming, caller: Caller) -> Answer:  # noqa: ARG002
+        return await self._readiness()
+
+    async def _look_if_ready(self) -> Answer:
         self.native.waiting.check_leaving()
         try:
             await self.native.run(self._hub.list_projects)
@@ -267,6 +272,9 @@ class Application:
         return json_answer({"status": "ready", "store": self._hub.description})
 
     async def _metrics(self, request: Incoming, caller: Caller) -> Answer:  # noqa: ARG002
+        return await self._figures()
+
+    async def _look_at_figures(self) -> Answer:
         lag = None
         try:
             await self.native.run(self._hub.list_projects)
