@@ -107,7 +107,7 @@ class ReadAhead:
         return batch
 
     def forget(self) -> None:
-        """Streams may be others now."""
+        """Streams may be others now, or their records gone."""
         with self._lock:
             self._expected.clear()
             self._fetches.clear()
