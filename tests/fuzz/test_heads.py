@@ -132,3 +132,12 @@ def test_what_stands_in_a_body_or_behind_an_upgrade_is_no_request(hub: Hub, url:
     assert statuses(url, f"{head}Content-Length: {len(HIDDEN)}\r\n\r\n{HIDDEN}") == [200]
     assert statuses(url, f"{head}Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n{HIDDEN}") == [200]
     assert hub.stats("proj/store").appended == 0
+
+
+def test_what_comes_behind_a_body_is_no_part_of_the_head(hub: Hub, url: str) -> None:
+    """Otherwise whoever looks at heads before us is passed by, and a head would have no end."""
+    head = "POST /logstores/store/shards/lb HTTP/1.1\r\nTransfer-Encoding: chunked\r\n"
+    trailers = "x-log-compresstype: none\r\nHost: other.a.test\r\nx-log-bodyrawsize: 9\r\nx-more: 1\r\n\r\n"
+    assert statuses(url, f"{head}Host: proj.a.test\r\n\r\n0\r\n{trailers}") == [200]
+    assert statuses(url, f"{head}\r\n0\r\n{trailers}") == [400]
+    assert hub.stats("proj/store").appended == 0

@@ -26,7 +26,12 @@ def asked(
         response = connection.getresponse()
         text = response.read()
     is_json = response.headers["Content-Type"] == JSON
-    return response.status, json.loads(text) if is_json else text
+    return response.status, json.loads(text, parse_constant=_no_number) if is_json else text
+
+
+def _no_number(name: str) -> None:
+    """What Python takes for JSON, and nobody else does."""
+    raise ValueError(f"{name} is not JSON")
 
 
 def figure(url: str, name: str) -> float:

@@ -9,10 +9,18 @@ import pytest
 
 import shoal
 from shoal import Hub
-from shoal.core.errors import HubClosed, InvalidInput, InvalidUrl, StoreUnavailable, UnknownStream
+from shoal.core.errors import (
+    HubClosed,
+    InvalidInput,
+    InvalidUrl,
+    OffsetExpired,
+    StoreUnavailable,
+    UnknownStream,
+)
 from shoal.core.lease import InstanceRow
 from shoal.native.calls import CALLS
 from shoal.server.options import ServerOptions
+from shoal.server.starting import open_server
 from shoal.testing.serving import ServerProcess, served
 from tests.scenario.asking import asked
 
@@ -110,6 +118,30 @@ def test_beyond_this_machine_it_serves_only_if_told_to(sqlite_url: str) -> None:
     assert "serves this machine alone at http://127.0.0.1:" in written
     assert "no user is defined" in written
     assert written.rstrip().endswith("stopped")
+
+
+def test_what_was_fetched_ahead_is_not_read_once_it_has_been_removed(hub: Hub) -> None:
+    hub.create_stream("orders", shards=1)
+    for _ in range(6):
+        hub.append("orders", 0, [b"x" * 1000] * 10)
+    for offset in (0, 10):
+        assert len(hub.read("orders", 0, offset, max_records=10)) == 10
+    hub.set_retention("orders", retention_bytes=1)
+    assert hub.enforce_retention("orders")[0].first_offset == 50
+    with pytest.raises(OffsetExpired):
+        hub.read("orders", 0, 20, max_records=10)
+
+
+@pytest.mark.parametrize("text", [None, "no certificate"])
+def test_a_certificate_that_cannot_be_used_is_refused_before_it_is_said_that_it_serves(
+    sqlite_url: str, tmp_path: Path, text: str | None
+) -> None:
+    path = tmp_path / "certificate.pem"
+    if text is not None:
+        path.write_text(text)
+    options = ServerOptions(port=0, certificate=path, key=path)
+    with pytest.raises(InvalidInput, match=r"certificate\.pem': it cannot be used with the key"):
+        open_server(sqlite_url, options, version="1")
 
 
 def test_it_speaks_tls_by_option(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,6 +214,10 @@ def test_one_client_holds_a_half_of_what_a_server_takes_and_one_request_alone_al
         b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
         b"CONNECT a:80 HTTP/1.1\r\nHost: a:80\r\n\r\n",
         b"GET http://proj.a.test HTTP/1.1\r\nHost: proj.a.test\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\nGET /readyz HTTP/1.1\r\nHost: a\r\n\r\nNONSENSE\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: %b"
+        % (b"y" * 300_000),
     ],
 )
 def test_what_is_no_request_is_answered_as_other_errors_are_counted_and_not_logged(

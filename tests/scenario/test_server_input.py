@@ -37,6 +37,8 @@ BAD = [
     (400, "InvalidInput", "hub/create_stream", b'{"name":"a","settings":{"schema":"AAAA"},"shards":1}'),
     (400, "InvalidInput", "hub/create_stream", b'{"name":"a","settings":{},"shards":100000}'),
     (400, "InvalidInput", "hub/read", b'{"name":"orders","shard":0,"offset":0,"limits":{"wait_s":-1}}'),
+    (400, "InvalidInput", "hub/read", b'{"name":"orders","shard":0,"offset":1e400,"limits":{}}'),
+    (400, "InvalidInput", "hub/read", b'{"name":"orders","shard":0,"offset":0,"limits":{"wait_s":-1e400}}'),
     (416, "OffsetOutOfRange", "hub/read", b'{"name":"orders","shard":0,"offset":99,"limits":{}}'),
     (400, "InvalidInput", "groups/beat", b'{"name":"orders","group_id":99999999999999999999}'),
     (400, "InvalidInput", "groups/create", SETTINGS % b'"timeout_ms":1'),
@@ -111,6 +113,9 @@ def test_a_body_that_is_too_large_or_encoded_is_not_read(url: str, hub: Hub) -> 
     status, told = asked(url, "/v1/hub/list_projects", b" " * 2_000_001)
     assert (status, told["error"], told["fields"]["limit"]) == (413, "TooLarge", 2_000_000)
     status, told = asked(url, "/v1/hub/list_projects", b"x", Content_Encoding="gzip")
+    assert (status, told["error"]) == (415, "InvalidInput")
+    chunks = b"2\r\n{}\r\n0\r\n\r\n"
+    status, told = asked(url, "/v1/hub/list_projects", chunks, Transfer_Encoding="gzip, chunked")
     assert (status, told["error"]) == (415, "InvalidInput")
     host, _, port = url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), 10) as sock:

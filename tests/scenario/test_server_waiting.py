@@ -177,27 +177,59 @@ def test_who_asks_too_often_is_told_when_to_come_again_and_our_client_does(sqlit
 
 
 def test_who_does_not_take_its_answers_keeps_nobody_waiting_and_holds_only_so_much(sqlite_url: str) -> None:
-    options = ServerOptions(port=0, answers_bytes_max=20_000_000, send_s=2)
+    options = ServerOptions(port=0, answers_bytes_max=60_000_000, send_s=2)
     with served(sqlite_url, options) as url, shoal.connect(url) as hub, ExitStack() as stack:
         hub.create_stream("orders", shards=1)
         for _ in range(4):
             hub.append("orders", 0, [os.urandom(900_000) for _ in range(4)])
         body = b'{"name":"orders","shard":0,"offset":0,"limits":{"max_bytes":14000000}}'
         head = b"POST /v1/hub/read HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
-        for _ in range(8):
+
+        def reader(address: str) -> socket.socket:
             sock = stack.enter_context(socket.socket())
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.bind((address, 0))
             sock.connect(("127.0.0.1", int(url.rpartition(":")[2])))
+            sock.settimeout(5)
             sock.sendall(head + body)
-        eventually(lambda: figure(url, "answer_bytes") > 20_000_000, "answers are not taken")
+            return sock
+
+        for _ in range(16):
+            reader("127.0.0.1")
+        eventually(lambda: figure(url, "answer_bytes") > 28_000_000, "answers are not taken")
         status, told = asked(url, "/v1/hub/read", body)
         assert (status, told["error"], told["untouched"]) == (503, "StoreBusy", True)
+        assert reader("127.0.0.2").recv(20).startswith(b"HTTP/1.1 200 OK")  # Another client has room.
+        assert figure(url, "answer_bytes") < 60_000_000
         began = time.monotonic()
         for _ in range(20):
             hub.append("orders", 0, [b"x"])
         assert time.monotonic() - began < 5
+        beat = "/logstores/orders/consumergroups/billing?type=heartbeat&consumer=one"
+        assert asked(url, beat, b"[]")[0] == 404  # Of the other dialect, too: nothing but reading is refused.
         eventually(lambda: figure(url, "answer_bytes") < 1000, "they are cut off")
         assert len(hub.read("orders", 0, 0)) > 0
+
+
+def test_all_who_ask_for_figures_at_once_cost_one_look_at_the_store(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They need no key, and a look at all groups takes a while."""
+    looks: list[int] = []
+
+    def slow_look(_: object) -> bytes:
+        looks.append(1)
+        time.sleep(0.5)
+        return b"slow 1\n"
+
+    monkeypatch.setattr("shoal.server.app.lag_text", slow_look)
+    with ThreadPoolExecutor(40) as threads:
+        told = list(threads.map(lambda _: asked(url, "/metrics", method="GET"), range(40)))
+    assert all(status == 200 and text.endswith(b"slow 1\n") for status, text in told)
+    looked = len(looks)
+    assert looked < 10
+    assert asked(url, "/metrics", method="GET")[0] == 200
+    assert len(looks) == looked + 1  # One who comes later is told what there is then.
 
 
 def test_a_call_that_waits_ends_when_its_hub_is_closed(url: str) -> None:

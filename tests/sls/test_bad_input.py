@@ -71,6 +71,8 @@ def test_paths_names_and_parameters_that_lead_nowhere_are_refused(hub: Hub, url:
     group = "/logstores/store/consumergroups/g"
     assert asked(url, "POST", "/logstores/store/consumergroups", b'{"consumerGroup":"g"}') == (200, "")
     for method, path, body, answer in (
+        ("GET", "/logstores?offset=--5", b"", (400, "ParameterInvalid")),
+        ("GET", "/logstores?size=5-", b"", (400, "ParameterInvalid")),
         ("GET", "/logstores/none/shards", b"", (404, "LogStoreNotExist")),
         ("GET", "/logstores/..%2f..%2fetc/shards", b"", (400, "ParameterInvalid")),
         ("GET", "/logstores/%00/shards", b"", (400, "ParameterInvalid")),

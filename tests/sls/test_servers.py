@@ -12,6 +12,8 @@ import pytest
 import shoal
 from shoal import Hub
 from shoal.core.group import ShardState
+from shoal.core.names import stream_name
+from shoal.hub.groups import LocalGroups
 from shoal.server.sls.records import SCHEMA
 from shoal.testing.members import eventually
 from shoal.testing.servers import PostgresServer
@@ -93,6 +95,17 @@ def test_who_began_at_the_end_and_was_given_nothing_until_the_shard_was_closed_h
     one.split_shard(STREAM, 0)
     assert pulled(ask, at)[0] == 0
     assert state(one) is ShardState.OVER
+
+
+def test_who_pulls_is_not_told_that_a_group_is_deleted_in_that_moment(
+    ask: Ask, one: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one.split_shard(STREAM, 0)
+    at = cursor(ask, "end")
+    before = one.service.groups.list(stream_name(STREAM))
+    ask("DELETE", "/consumergroups/g")
+    monkeypatch.setattr(LocalGroups, "list", lambda *_: before)
+    assert pulled(ask, at)[0] == 0
 
 
 def test_who_is_silent_keeps_its_shards_for_as_long_as_it_believes_to_hold_them(ask: Ask, one: Hub) -> None:

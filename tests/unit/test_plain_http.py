@@ -71,6 +71,30 @@ def test_a_long_body_is_whole() -> None:
     assert answer.is_kept
 
 
+def test_how_a_long_answer_begins_is_told_before_the_rest_of_it_comes() -> None:
+    told: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        http = PlainHttp("127.0.0.1", listening.getsockname()[1], None, 5.0)
+        peer, _ = listening.accept()
+        with peer:
+            peer.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 20000\r\n\r\nbegin")
+
+            def begun(first: bytes) -> None:
+                told.append(first)
+                peer.sendall(b"x" * (20_000 - len(first)))  # Not before: who waits for it waits for ever.
+
+            answer = http.exchange("/v1/x", "a/b", [b"body"], 5.0, begun=begun)
+        http.close()
+    assert told == [b"begin"]
+    assert bytes(answer.body) == b"begin" + b"x" * 19_995
+
+
+def test_how_an_error_begins_is_told_to_nobody() -> None:
+    with answering(b"HTTP/1.1 503 x\r\ncontent-length: 4\r\n\r\nbusy") as (http, _):
+        answer = http.exchange("/v1/x", "a/b", [b"body"], 5.0, begun=lambda _: pytest.fail("told"))
+    assert (answer.status, bytes(answer.body)) == (503, b"busy")
+
+
 def test_promises_are_skipped_and_chunks_are_joined() -> None:
     answer = asked(
         b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",

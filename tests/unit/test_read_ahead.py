@@ -125,3 +125,18 @@ def test_readers_who_never_come_back_are_not_kept() -> None:
     eventually(lambda: len(log.read_at) == 200, "one ahead for each")
     assert len(ahead._fetches) <= 16
     assert len(ahead._expected) <= 8
+    eventually(lambda: not ahead._fetches, "nor is what was fetched for them")
+
+
+def test_where_no_thread_can_be_had_nothing_is_fetched_ahead_and_nobody_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    log = Log()
+    ahead: Any = ReadAhead(log.read)
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    for offset in (0, 10, 20, 30):
+        assert ahead.read(at(offset)) == f"from {offset}"
+    assert log.read_at == [0, 10, 20, 30]

@@ -12,6 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from shoal import __version__
+from shoal.cli import output
 from shoal.cli.options import DEFAULT_HUB, LeasesUrl
 from shoal.cli.values import parse_duration, parse_size
 from shoal.core.errors import InvalidInput, MissingPackage
@@ -78,6 +79,7 @@ def serve(
     """
     try:
         # Optional packages: who does not serve need not have them.
+        from shoal.server.descriptors import room_for  # noqa: PLC0415
         from shoal.server.memory import give_back_memory  # noqa: PLC0415
         from shoal.server.options import ServerOptions  # noqa: PLC0415
         from shoal.server.starting import open_server  # noqa: PLC0415
@@ -100,6 +102,9 @@ def serve(
     )
     _log_as_json(log_level)
     give_back_memory()
+    room = room_for(options.connections_max)
+    if room < options.connections_max:
+        output.note(f"room for about {room} connections: raise the limit of open files (ulimit -Hn)")
     server = open_server(
         store,
         options,

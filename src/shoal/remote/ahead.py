@@ -107,7 +107,7 @@ class ReadAhead:
         return batch
 
     def forget(self) -> None:
-        """Streams may be others now."""
+        """Streams may be others now, or their records gone."""
         with self._lock:
             self._expected.clear()
             self._fetches.clear()
@@ -126,14 +126,23 @@ class ReadAhead:
         after = self._fetches.get(fetch.following)
         if after is None:
             _bound(self._fetches, _READERS * _AHEAD)
-            after = self._fetches[fetch.following] = _Fetch(fetch.following)
-            self._due.append(after)
-            if self._idle >= len(self._due):
+            after = _Fetch(fetch.following)
+            if self._idle > len(self._due):
                 self._has_come.notify()
-            else:
-                threading.Thread(target=self._run, name="shoal-read-ahead", daemon=True).start()
+            elif not self._start():
+                return  # Who comes for it asks for it.
+            self._due.append(after)
+            self._fetches[fetch.following] = after
         after.ahead = max(after.ahead, fetch.ahead - 1)
         self._go_on(after)
+
+    def _start(self) -> bool:
+        """One more thread; False: there is none to be had, or the program ends."""
+        try:
+            threading.Thread(target=self._run, name="shoal-read-ahead", daemon=True).start()
+        except RuntimeError:
+            return False
+        return True
 
     def _run(self) -> None:
         """A thread, which stays for a moment after what it has fetched: the next one is likely to come."""
@@ -143,9 +152,16 @@ class ReadAhead:
                 self._has_come.wait_for(lambda: self._due, _LINGER_S)
                 self._idle -= 1
                 if not self._due:
-                    return
+                    return self._drop_old()
                 fetch = self._due.popleft()
             self._fetch(fetch)
+
+    def _drop_old(self) -> None:
+        """Under the lock: batches that nobody came for would be held as long as the hub is."""
+        old_s = time.monotonic() - _FRESH_S
+        for wanted, fetch in list(self._fetches.items()):
+            if fetch.done.is_set() and fetch.ended_s <= old_s:
+                del self._fetches[wanted]
 
     def _fetch(self, fetch: _Fetch) -> None:
         try:

@@ -8,7 +8,7 @@ import ssl
 import time
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from shoal.core.errors import (
     ClockSkewed,
@@ -85,7 +85,7 @@ class Connection:
             )
             if answer.status != HTTPStatus.UNAUTHORIZED:
                 return answer
-            refusal, _ = answered_error(answer.status, answer.body)
+            refusal = answered_error(answer.status, answer.body).error
             if isinstance(refusal, ClockSkewed) and not is_set:
                 signer.set_clock(refusal)
                 is_set = True
@@ -107,17 +107,31 @@ class Connection:
         self._http.close()
 
 
-def answered_error(status: int, body: memoryview) -> tuple[ShoalError, bool]:
-    """What was answered, and whether the server says that it has touched nothing."""
+class Refusal(NamedTuple):
+    """What was answered instead of a value."""
+
+    error: ShoalError
+    is_untouched: bool
+    """Nothing was done."""
+    is_lost: bool = False
+    """What lies between says that it has no answer: the server may have done it."""
+
+
+def answered_error(status: int, body: memoryview) -> Refusal:
+    """What was answered, by a server or by what lies before it."""
     try:
         given: Any = parsed(body)
         if not isinstance(given, dict) or "error" not in given:
             raise ValueError("no error of ours")
-        return error_from(given, decode_field), given.get("untouched") is True
+        return Refusal(error_from(given, decode_field), given.get("untouched") is True)
     except (ValueError, ShoalError):
         text = bytes(body[:200]).decode("utf-8", "replace")
-        if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
-            return StoreBusy(f"HTTP {status}: {text}", 0.0), True
-        if status in (HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT):
-            return StoreUnavailable(f"HTTP {status}: {text}"), False
-        return StoreFailure(f"HTTP {status}: {text}"), False
+        if status == HTTPStatus.TOO_MANY_REQUESTS:
+            return Refusal(StoreBusy(f"HTTP {status}: {text}", 0.0), True)
+        if status in _BETWEEN:
+            return Refusal(StoreUnavailable(f"HTTP {status}: {text}"), False, True)
+        return Refusal(StoreFailure(f"HTTP {status}: {text}"), False)
+
+
+_BETWEEN: Final = {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
+"""Some balancers say 503 also of a server that was lost after it was sent the request."""

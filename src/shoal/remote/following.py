@@ -167,9 +167,9 @@ class RemoteFollowing:
                 self._connection = None
             self._transport.give_back(connection, is_kept=is_kept)
         if status != HTTPStatus.OK:
-            error_answered, is_untouched = answered_error(status, answer)
-            if not is_untouched:
-                raise error_answered
+            refusal = answered_error(status, answer)
+            if not refusal.is_untouched:
+                raise refusal.error
             time.sleep(_LEFT_S)  # The server is leaving, or has too much to do: another, or later.
             return []
         moved: Sequence[Moved] = from_json(call.answer, answer, is_strict=False)

@@ -305,6 +305,7 @@ class RemoteHub(Part):
 
     def enforce_retention(self, name: StreamName | None) -> list[Trimmed]:
         trimmed: list[Trimmed] = self.ask("enforce_retention", name=name)
+        self._ahead.forget()
         return trimmed
 
     def close(self) -> None:

@@ -133,11 +133,11 @@ class Transport:
         self.give_back(connection, is_kept=is_kept)
         if status == HTTPStatus.OK:
             return body, False
-        answered, is_untouched = answered_error(status, body)
-        if not is_untouched:
-            answered.untouched = False
-            raise answered
-        return answered, True
+        refusal = answered_error(status, body)
+        if not refusal.is_untouched and not refusal.is_lost:
+            refusal.error.untouched = False
+            raise refusal.error
+        return refusal.error, refusal.is_untouched
 
     def take(self) -> Connection:
         """A connection: one that is kept, or a new one to the first server that answers."""

@@ -42,6 +42,7 @@ from shoal.server.requests import (
     send_answer,
     written,
 )
+from shoal.server.sharing import Shared
 from shoal.server.sls.api import SlsApi
 from shoal.server.sls.errors import SlsError
 from shoal.server.sls.forms import error_answer as sls_error
@@ -84,11 +85,13 @@ class Application:
             access=access,
             counters=counters,
             admitted=self._admitted,
+            check_answers=self._check_answers,
         )
         counters.watch("waiting", "Requests that wait.", lambda: len(self.native.waiting))
         counters.watch("body_bytes", "Bytes of requests that are held.", lambda: self._bodies.bytes)
         counters.watch("answer_bytes", "Bytes of answers not taken yet.", lambda: self._answers.bytes)
         self._openapi: bytes | None = None
+        self._readiness, self._figures = Shared(self._look_if_ready), Shared(self._look_at_figures)
         self._routes = Starlette(
             routes=[
                 Route(HEALTH_PATH.decode(), _Endpoint(self, "healthz", self._healthy), methods=["GET"]),
@@ -107,8 +110,11 @@ class Application:
             # A call's own request is not looked for among routes: it is what a server does all day.
             async def answer(request: Incoming, caller: Caller) -> Answer:
                 if call.gets_batches:
-                    self._answers.check()
-                return await self.native.answer(call, request, caller)
+                    self._check_answers(request)
+                answer = await self.native.answer(call, request, caller)
+                if call.gets_batches and call.is_repeatable:
+                    self._check_answers(request, answer)
+                return answer
 
             await self.serve(scope, receive, send, f"{call.part}.{call.name}", answer, admit=self.admit)
         elif is_sls(scope):
@@ -134,6 +140,12 @@ class Application:
         if caller is not None and caller is not ANYONE:
             request.client = caller.name
         self.rates.take(request.client, time.monotonic())
+
+    def _check_answers(self, request: Incoming, answer: Answer | None = None) -> None:
+        """Whether records may be read for a client, and sent to it: not if too much of what was read for all,
+        or for itself, was not taken yet. One answer alone is sent, however large."""
+        if self._answers.bytes:
+            self._answers.check(0 if answer is None else answer.size, request.client)
 
     async def serve(
         self,
@@ -181,11 +193,11 @@ class Application:
         if answer.closes and answer.status is not HTTPStatus.REQUEST_TIMEOUT:
             await request.discard()
         size = answer.size
-        self._answers.take(size)
+        self._answers.take(size, request.client)
         try:
             await send_answer(scope, send, answer, request_id)
         finally:
-            self._answers.give_back(size)
+            self._answers.give_back(size, request.client)
         self._log(request_id, request.name or name, scope, answer.status.value, began=began)
 
     def _log(
@@ -222,8 +234,10 @@ class Application:
                 self._tracing.request(name, scope["headers"], began_ns, now_ns, **fields)
 
     async def _sls(self, request: Incoming, caller: Caller) -> Answer:  # noqa: ARG002
-        self._answers.check()
-        return await self.sls.answer(request)
+        answer = await self.sls.answer(request)
+        if request.name == SlsApi.PULL:
+            self._check_answers(request, answer)
+        return answer
 
     async def _unknown(self, request: Incoming, caller: Caller) -> Answer:  # noqa: ARG002
         path, method = request.scope["path"], request.scope["method"]
@@ -244,6 +258,9 @@ class Application:
         return json_answer({"status": "ok", "version": self._version})
 
     async def _ready(self, request: Incoming, caller: Caller) -> Answer:  # noqa: ARG002
+        return await self._readiness()
+
+    async def _look_if_ready(self) -> Answer:
         self.native.waiting.check_leaving()
         try:
             await self.native.run(self._hub.list_projects)
@@ -255,6 +272,9 @@ class Application:
         return json_answer({"status": "ready", "store": self._hub.description})
 
     async def _metrics(self, request: Incoming, caller: Caller) -> Answer:  # noqa: ARG002
+        return await self._figures()
+
+    async def _look_at_figures(self) -> Answer:
         lag = None
         try:
             await self.native.run(self._hub.list_projects)

@@ -53,6 +53,10 @@ class _Patient(HttpToolsProtocol):
         self._is_in_head = False
         self.url, self.headers = b"", []  # Until there is a request.
         self._is_body_due = False
+        self._barren_bytes = 0
+        """What has come of a request since the last of its body: the sizes of chunks, or fields behind it."""
+        self._before: list[RequestResponseCycle] = []
+        """Requests that were not answered yet when the next one came."""
         self._is_refused = False
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
@@ -71,6 +75,7 @@ class _Patient(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_came()
         self._extra.discard(self)
+        self._give_up()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -83,6 +88,7 @@ class _Patient(HttpToolsProtocol):
                 self.transport.close()
                 return
         self._unset_keepalive_if_required()
+        self._barren_bytes += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
@@ -90,6 +96,9 @@ class _Patient(HttpToolsProtocol):
         except httptools.HttpParserUpgrade:
             pass  # To another protocol: the request is answered in this one.
         if self._is_body_due:
+            if self._barren_bytes > _HEAD_BYTES_MAX and not self._is_refused:
+                self.send_400_response("")
+                return
             self._ask_for_the_rest()
         if self._is_in_head and self._head is None:  # Most heads come whole, and need no timer.
             self._expect_head(len(data))
@@ -106,16 +115,34 @@ class _Patient(HttpToolsProtocol):
         """In our own form, or in that of the dialect which the request looks like, as far as it came.
         What still comes is not read, but the answer has a moment to be heard."""
         self._is_refused = True
+        self._give_up()
         self.transport.write(self._application.malformed(self.url, self.headers))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.loop.call_later(_EXTRA_S, self.transport.close)
 
+    def _give_up(self) -> None:
+        """Nobody hears the answers any more that are still to come."""
+        for cycle in self._before:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        last: Any = self.cycle
+        if last is not None and not last.response_complete:
+            last.disconnected = True
+            last.message_event.set()
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._is_in_head = True
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A field that comes behind a body is let go of: it is no part of the head that was looked at, and
+        there is no end to how many may come."""
+        if self._is_in_head:
+            super().on_header(name, value)
+
     def on_body(self, body: bytes) -> None:
+        self._barren_bytes = 0
         if not self._is_refused:
             super().on_body(body)
 
@@ -131,9 +158,15 @@ class _Patient(HttpToolsProtocol):
             self._refuse()
             return
         self._is_body_due = True
+        self._barren_bytes = 0
         if not self.url.startswith(b"/"):
             self.scope[TARGET] = self.url  # type: ignore[typeddict-unknown-key]
+        before: Any = self.cycle
         super().on_headers_complete()
+        if before is not None and not before.response_complete:
+            self._before.append(before)
+        elif self._before:
+            self._before.clear()
         if self in self._extra:
             self.cycle.keep_alive = False
         if self.scope["method"] != "HEAD":  # The answer to which has no body, and its head does not wait.

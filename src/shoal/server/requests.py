@@ -161,6 +161,13 @@ class Incoming:
                 ),
                 HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
             )
+        if b"transfer-encoding" in self.headers:
+            for name, value in self.scope["headers"]:
+                if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+                    raise Refused(
+                        InvalidInput("Transfer-Encoding", _text(value), "in chunks, or as it is"),
+                        HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+                    )
         whole = None if self._exchange is None else self._exchange.body()
         if whole is not None:
             self._check_size(len(whole), limit)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ class RunningServer:
         if not __debug__:
             raise InvalidInput("python", "-O", "a server needs its assertions; start it without -O")
         self._application, self._options = application, options
+        _check_certificate(options)
         self._socket = _bound(options)
         self._server = _Server(application, _config(application, options))
         self._thread: threading.Thread | None = None
@@ -96,6 +98,17 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._application.leave()
         await super().shutdown(sockets=sockets)
+
+
+def _check_certificate(options: ServerOptions) -> None:
+    """Before anyone is told that it serves."""
+    if options.certificate is None or options.key is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(options.certificate, options.key)
+    except OSError as error:
+        remedy = f"it cannot be used with the key {options.key}: {error.strerror or error}"
+        raise InvalidInput("certificate", str(options.certificate), remedy) from error
 
 
 def _bound(options: ServerOptions) -> socket.socket:

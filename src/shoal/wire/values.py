@@ -188,6 +188,8 @@ def is_union(kind: Any) -> bool:
 
 def encode_field(value: object) -> Any:
     """A fact that an error carries: a number, a text, a list of those, or a value of ours."""
+    if isinstance(value, float) and not isfinite(value):
+        return repr(value)  # JSON has no such numbers.
     if value is None or isinstance(value, bool | str | float):
         return value
     if isinstance(value, int):

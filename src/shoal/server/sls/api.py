@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Final
 
 from shoal.core.access import group_resource
 from shoal.core.errors import (
@@ -54,6 +55,9 @@ Admitted = Callable[[Incoming, Caller | None], None]
 class SlsApi:
     """The dialect of one hub."""
 
+    PULL: Final = "sls.read_shard"
+    """The name of requests that are answered with logs."""
+
     def __init__(
         self,
         hub: LocalHub,
@@ -63,9 +67,10 @@ class SlsApi:
         access: Access,
         counters: Counters,
         admitted: Admitted,
+        check_answers: Callable[[Incoming], None],
     ) -> None:
         self._hub, self._options, self._run = hub, options, run
-        self._access, self._admitted = access, admitted
+        self._access, self._admitted, self._check_answers = access, admitted, check_answers
         self._groups = SlsGroups(hub)
         self._logs = SlsLogs(hub, counters, self._groups)
         counters.watch(
@@ -87,6 +92,8 @@ class SlsApi:
             self._admitted(request, asked.caller)
         except RateExceeded as error:
             raise too_fast(call.name, error) from error
+        if request.name == self.PULL:
+            self._check_answers(request)
         body = await request.body(None if call.name == "put" else PLAIN_BYTES_MAX)
         if (
             call.name == "put"

@@ -76,7 +76,7 @@ def page_of(asked: Asked, found: list[str]) -> list[str]:
     bounds = []
     for name, usual in (("offset", 0), ("size", len(found))):
         text = asked.query.get(name, "")
-        if text and not (text.lstrip("-").isdigit() and text.isascii() and len(text) < 12):
+        if text and not (text.removeprefix("-").isdigit() and text.isascii() and len(text) < 12):
             raise SlsError(400, "ParameterInvalid", f"{name} is a number")
         bounds.append(int(text) if text else usual)
     offset, size = max(0, bounds[0]), bounds[1] if bounds[1] >= 0 else len(found)

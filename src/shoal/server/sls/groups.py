@@ -21,6 +21,7 @@ from shoal.core.errors import (
     NotOwner,
     StoreBusy,
     UnknownConsumer,
+    UnknownGroup,
     UnknownShard,
 )
 from shoal.core.events import Rewind
@@ -107,7 +108,7 @@ class SlsGroups:
                     self._hub.groups.release(whole.id, key, lettings)
                 self._hub.groups.save(name, whole.id, run_dry(whole, key, stream.shards))
                 answer = self._hub.groups.beat(name, whole.id, beat)
-            except (HeartbeatOutdated, UnknownConsumer, NotOwner):
+            except (HeartbeatOutdated, UnknownConsumer, NotOwner, Fenced, CheckpointBackwards):
                 continue  # It moved since we looked: through another server, or by its timeout.
             return sorted(grant.shard for grant in answer.granted or () if grant.is_wanted)
         raise StoreBusy(f"group {group} moves faster than a heartbeat of {consumer}", 0.0)
@@ -182,7 +183,10 @@ class SlsGroups:
             consumer = consumer_of(agent, group.name)
             if not consumer or group.settings.delivery is not Delivery.EXCLUSIVE or not may_save(group.name):
                 continue
-            whole, _ = self._whole(stream.full_name, group.name)
+            try:
+                whole, _ = self._whole(stream.full_name, group.name)
+            except UnknownGroup:
+                continue  # It was deleted since we looked.
             save = begun_at_end(whole, shard, consumer)
             if save is not None and self._hub.groups.saved_times(whole.id).get(shard.id) is None:
                 ended.append((whole, save))
