@@ -325,8 +325,22 @@ def test_what_could_not_be_sent_is_refused_while_the_transaction_can_be_given_up
     for name in ("no such name!", "a/b/c", ""):
         with pytest.raises(InvalidInput):
             outbox.add(connection, name, b"")
-    with pytest.raises(InvalidInput, match="connection='object': a connection or session of SQLAlchemy"):
-        outbox.add(object(), "orders", b"")
+    for other in (object(), connection.cursor()):
+        with pytest.raises(InvalidInput, match=r"connection='.*': a connection or session of SQLAlchemy"):
+            outbox.add(other, "orders", b"")
+
+
+def test_a_class_of_the_users_own_that_is_a_drivers_connection_is_written_through(tmp_path: Path) -> None:
+    class Connection(sqlite3.Connection):
+        """As users have them, to count or to log."""
+
+    database = tmp_path / "own.db"
+    with closing(sqlite3.connect(database, factory=Connection)) as connection:
+        outbox = Outbox()
+        outbox.create(connection)
+        outbox.add(connection, "orders", b"x")
+        connection.commit()
+    assert waiting(f"sqlite:///{database}") == 1
 
 
 def test_a_database_without_an_outbox_is_said_to_have_none(hub: Hub, database: str, tmp_path: Path) -> None:
