@@ -14,7 +14,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
 import shoal
-from shoal import Hub, Outbox, OutboxRelay, Record, RelayOptions
+from shoal import Hub, Outbox, OutboxRelay, Producer, Record, RelayOptions
 from shoal.core.errors import InvalidInput, TooLarge, UnknownStream
 from shoal.outbox.journal import Journal
 from shoal.testing.reading import read_stream, until, values_by_key
@@ -230,6 +230,31 @@ def test_only_one_relays_and_another_takes_over_when_it_stops_or_is_silent(
             until(lambda: third.relayed == 1)
         silent.close()
     assert values_by_key(hub, "orders") == {b"a": [b"1", b"2", b"3"]}
+
+
+def test_a_relay_whose_producer_is_fenced_waits_for_its_turn_and_ends_well(
+    hub: Hub, database: str, outbox: Outbox, opened: Callable[[], Any]
+) -> None:
+    class Fencing:
+        """Another has taken over in the meantime, and sends under the same name."""
+
+        made = 0
+
+        def producer(self, stream: str, *, name: str | None = None) -> Producer:
+            mine = hub.producer(stream, name=name)
+            self.made += 1
+            if self.made == 1:
+                hub.producer(stream, name=name)
+            return mine
+
+    connection = opened()
+    for number in range(10):
+        outbox.add(connection, "orders", b"%d" % number, key=b"a")
+    connection.commit()
+    with OutboxRelay(Fencing(), database, options=QUICK) as relay:
+        relay.run(until_empty=True)
+    assert (relay.relayed, waiting(database)) == (10, 0)
+    assert values_by_key(hub, "orders") == {b"a": [b"%d" % number for number in range(10)]}
 
 
 def test_many_write_at_once_while_it_is_relayed(
