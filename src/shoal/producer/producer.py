@@ -287,8 +287,9 @@ class Producer:
 
     @property
     def highest_number(self) -> int:
-        """The highest number that earlier lives have stored, -1 for none; lower ones may be missing."""
-        return self._stored.highest
+        """The highest number that earlier lives have stored, also of what is to come later; -1 for none.
+        Lower ones may be missing."""
+        return max(self._stored.highest, self._delayed)
 
     @property
     def has_room(self) -> bool:
