@@ -144,7 +144,7 @@ class World:
             if client.sending or client.next_number < RECORDS:
                 raise Broken(f"{client.name} does not come to an end")
             story = self.log.story(client.name)
-            unsettled = set(range(RECORDS)) - story.acknowledged - story.given_up - story.displaced
+            unsettled = set(range(RECORDS)) - story.acknowledged - story.given_up - story.aside
             if client.kind is not Kind.NUMBERED and unsettled:
                 raise Broken(f"{client.name}: nobody knows what became of {sorted(unsettled)}")
             if client.kind is Kind.NUMBERED and len(story.stored) < RECORDS:
@@ -304,6 +304,7 @@ class World:
             if box.failures < RULES.max_attempts and not self._is_late(box):
                 raise Broken(f"{client.name}: set aside after {box.failures} attempts")
             story.displaced |= _numbers(box)
+            story.aside |= _numbers(box)
             self.figures["reordered"] += len(box)
         if settled.fatal is not None:
             client.is_over = True

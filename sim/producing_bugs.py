@@ -16,6 +16,9 @@ OF_THE_LOG: Final = {
     "own_number_only": "a new life looks only at the open shard for what is stored",
     "parents_highest": "a child counts as stored all that any of its ancestors has a higher number than",
     "closed_before_repeat": "a closed shard is noticed before a repeat",
+    "closed_takes_more": "a shard that was closed stores what comes late",
+    "gap": "a reshard leaves a place on the ring without a shard",
+    "answers_first": "now and then an answer is given before the commit, which fails",
 }
 
 P = TypeVar("P", bound=Parcel)
@@ -103,6 +106,15 @@ class Uncounted(Sending[P]):
         super()._reroute(parcel, Settled(), dice)
 
 
+class LostElsewhere(Sending[P]):
+    """What is to go to another shard is dropped on the way."""
+
+    def _reroute(self, parcel: P, settled: Settled[P], dice: float) -> None:
+        super()._reroute(parcel, settled, dice)
+        if settled.rerouted[-1:] == [parcel]:
+            self._remove(parcel)
+
+
 class HastyLife(Sending[P]):
     """A new life begins while batches of the last one are not settled."""
 
@@ -188,6 +200,7 @@ OF_THE_SENDER: Final[dict[str, Any]] = {
     "strict_elsewhere": StrictElsewhere,
     "uncertain_elsewhere": UncertainElsewhere,
     "uncounted": Uncounted,
+    "lost_elsewhere": LostElsewhere,
     "hasty_life": HastyLife,
     "numbered_goes_on": NumberedGoesOn,
     "wide_window": WideWindow,

@@ -51,6 +51,8 @@ class Story:
     """Their futures failed."""
     displaced: set[int] = field(default_factory=set)
     """Counted as reordered."""
+    aside: set[int] = field(default_factory=set)
+    """Of those, the ones that the outbox has."""
     acknowledged: set[int] = field(default_factory=set)
     stored: dict[int, int] = field(default_factory=dict)
     """Where each is."""
@@ -69,6 +71,7 @@ class Log:
         self.epochs = 0
         self.stories: dict[str, Story] = {}
         self.forgotten: set[str] = set()
+        self._appends = 0
 
     @property
     def stream(self) -> StreamInfo:
@@ -103,6 +106,9 @@ class Log:
 
     def reshard(self, count: int) -> None:
         self.shards = reshard(self.shards, count, 0)
+        if self.bug == "gap":
+            last = self.shards[-1]
+            self.shards = (*self.shards[:-1], replace(last, begin=last.begin + 1))
         self.version += 1
         covered = 0
         for shard in sorted((one for one in self.shards if one.is_open), key=lambda one: one.begin):
@@ -128,11 +134,16 @@ class Log:
         )
         if self.bug == "closed_before_repeat" and shard.status is not ShardStatus.OPEN:
             return ShardClosed(stream=self.stream, shard=shard.id)
+        if self.bug == "closed_takes_more":
+            tail = replace(tail, status=ShardStatus.OPEN)
         offer = Offer(records=len(batch.records), stored_bytes=1, top_timestamp_us=0, stamp=batch.stamp)
         opened = -1 if self.bug == "no_fence" else self.opened.get(batch.stamp.producer, -1)
         match decide(tail, self.known.get(who), offer, 0, opened=opened):
             case Store(at=at, tail=grown, producer=state):
                 assert state is not None
+                self._appends += 1
+                if self.bug == "answers_first" and self._appends % 50 == 0:
+                    return at
                 self.known[who] = state
                 self.shards = tuple(
                     replace(one, next_offset=grown.next_offset) if one.id == shard.id else one

@@ -188,7 +188,8 @@ class LogStore(Protocol):
         """A new epoch for a name, above all that were ever given, and what the stream has of it. From then
         on no append under an older epoch is stored. None: the stream is not there any more.
 
-        `held`: the epoch that the caller has. If the name has another one by now, ProducerFenced.
+        `held`: the epoch that the caller has. If the name has another one by now, ProducerFenced; unless that
+        was given for this very one: then it is the answer again, which was lost.
         """
 
     def forget_producers(self, unseen_since_ms: int) -> int:

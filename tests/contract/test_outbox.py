@@ -14,7 +14,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
 import shoal
-from shoal import Hub, Outbox, OutboxRelay, Record, RelayOptions
+from shoal import Hub, Outbox, OutboxRelay, Producer, Record, RelayOptions
 from shoal.core.errors import InvalidInput, TooLarge, UnknownStream
 from shoal.outbox.journal import Journal
 from shoal.testing.reading import read_stream, until, values_by_key
@@ -232,6 +232,31 @@ def test_only_one_relays_and_another_takes_over_when_it_stops_or_is_silent(
     assert values_by_key(hub, "orders") == {b"a": [b"1", b"2", b"3"]}
 
 
+def test_a_relay_whose_producer_is_fenced_waits_for_its_turn_and_ends_well(
+    hub: Hub, database: str, outbox: Outbox, opened: Callable[[], Any]
+) -> None:
+    class Fencing:
+        """Another has taken over in the meantime, and sends under the same name."""
+
+        made = 0
+
+        def producer(self, stream: str, *, name: str | None = None) -> Producer:
+            mine = hub.producer(stream, name=name)
+            self.made += 1
+            if self.made == 1:
+                hub.producer(stream, name=name)
+            return mine
+
+    connection = opened()
+    for number in range(10):
+        outbox.add(connection, "orders", b"%d" % number, key=b"a")
+    connection.commit()
+    with OutboxRelay(Fencing(), database, options=QUICK) as relay:
+        relay.run(until_empty=True)
+    assert (relay.relayed, waiting(database)) == (10, 0)
+    assert values_by_key(hub, "orders") == {b"a": [b"%d" % number for number in range(10)]}
+
+
 def test_many_write_at_once_while_it_is_relayed(
     hub: Hub, database: str, outbox: Outbox, opened: Callable[[], Any]
 ) -> None:
@@ -325,8 +350,22 @@ def test_what_could_not_be_sent_is_refused_while_the_transaction_can_be_given_up
     for name in ("no such name!", "a/b/c", ""):
         with pytest.raises(InvalidInput):
             outbox.add(connection, name, b"")
-    with pytest.raises(InvalidInput, match="connection='object': a connection or session of SQLAlchemy"):
-        outbox.add(object(), "orders", b"")
+    for other in (object(), connection.cursor()):
+        with pytest.raises(InvalidInput, match=r"connection='.*': a connection or session of SQLAlchemy"):
+            outbox.add(other, "orders", b"")
+
+
+def test_a_class_of_the_users_own_that_is_a_drivers_connection_is_written_through(tmp_path: Path) -> None:
+    class Connection(sqlite3.Connection):
+        """As users have them, to count or to log."""
+
+    database = tmp_path / "own.db"
+    with closing(sqlite3.connect(database, factory=Connection)) as connection:
+        outbox = Outbox()
+        outbox.create(connection)
+        outbox.add(connection, "orders", b"x")
+        connection.commit()
+    assert waiting(f"sqlite:///{database}") == 1
 
 
 def test_a_database_without_an_outbox_is_said_to_have_none(hub: Hub, database: str, tmp_path: Path) -> None:

@@ -59,6 +59,8 @@ def test_a_relay_works_until_it_is_asked_to_stop_and_lets_go(
 
 def test_what_is_missing_is_said_with_what_to_do(database: Path, run: Run) -> None:
     assert "no such file" in run("outbox", "status", exits=6).stderr
+    wrong = run("outbox", "status", "--database", "mongodb://here", exits=6).stderr
+    assert "an outbox's database is one of sqlite://…" in wrong
     database.touch()
     assert "no outbox in" in run("outbox", "relay", "--until-empty", exits=6).stderr
     run("outbox", "create")

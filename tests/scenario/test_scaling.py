@@ -95,6 +95,8 @@ def test_from_the_command_line(run: Run, hub: shoal.Hub) -> None:
     assert "500 records/s or 5.0 MB/s" in run("stream", "scale", "orders").stdout
     run("stream", "scale", "orders", "--records-per-s", "0", exits=6)
     run("stream", "scale", "orders", "--records-per-s", "5", "--off", exits=6)
+    for alone in (("--min", "2"), ("--max", "8"), ("--cool-down", "1m"), ("--merge-below", "0")):
+        assert "give a limit with it" in run("stream", "scale", "orders", *alone, exits=6).stderr
     run("stream", "scale", "orders", "--off")
     assert hub.scaling("orders") is None
     run("stream", "scale", "nothing", exits=3)

@@ -10,11 +10,12 @@ from typing import cast
 import pytest
 
 import shoal
-from shoal import Hub, Outbox, OutboxFallback, OutboxRelay, RelayOptions
-from shoal.core.errors import DeliveryTimeout
+from shoal import Hub, Outbox, OutboxFallback, OutboxRelay, RelayOptions, SendFuture
+from shoal.core.errors import BufferFull, DeliveryTimeout
 from shoal.outbox.journal import create_outbox
 from shoal.ports import HubService, Submission
-from shoal.testing.reading import read_stream, values_by_key
+from shoal.producer.setting_aside import AsideRecord
+from shoal.testing.reading import read_stream, until, values_by_key
 from tests.scenario.troubled import Trouble, Troubled
 
 QUICK = RelayOptions(poll_s=0.01, lease_s=0.5, retry_s=0.05)
@@ -88,6 +89,50 @@ def test_what_is_best_tried_goes_to_another_shard_and_is_counted(hub: Hub) -> No
         assert future.result(10).shard == 1
         assert producer.stats.reordered == 1
     assert hub.next_offset("orders", 0) == 0
+
+
+@pytest.mark.parametrize("max_attempts", [1, 2, 5])
+@pytest.mark.parametrize("has_outbox", [False, True])
+def test_what_lost_its_place_is_counted_once_however_often(
+    hub: Hub, tmp_path: Path, max_attempts: int, has_outbox: bool
+) -> None:
+    hub.create_stream("orders", shards=3)
+    database = f"sqlite:///{tmp_path / 'own.db'}"
+    create_outbox(database, Outbox())
+    bad, _ = troubled(hub, lambda _: "busy")
+    with bad.producer(
+        "orders",
+        max_attempts=max_attempts,
+        retry_most_s=0.01,
+        outbox=OutboxFallback(database) if has_outbox else None,
+    ) as producer:
+        futures = [producer.send(b"x") for _ in range(100)]
+        table = producer.send_batch(shoal_table(10))
+        errors = [table.exception(10), *(future.exception(10) for future in futures)]
+        assert {isinstance(error, DeliveryTimeout) for error in errors} == {not has_outbox}
+        assert producer.stats.reordered == (110 if has_outbox or max_attempts > 1 else 0)
+
+
+@pytest.mark.parametrize("is_table", [False, True])
+def test_what_lost_its_place_and_then_moved_to_heirs_is_counted_once(hub: Hub, is_table: bool) -> None:
+    hub.create_stream("orders", shards=2)
+
+    def trouble(_: Sequence[Submission]) -> str | None:
+        if service.calls == 4:
+            hub.reshard("orders", 3)
+        return "busy" if service.calls != 5 and service.calls < 9 else None
+
+    bad, service = troubled(hub, trouble)
+    with bad.producer("orders", strategy="best_tried", retry_most_s=0.02) as producer:
+        if is_table:
+            producer.send_batch(shoal_table(100))
+        else:
+            for i in range(100):
+                producer.send(b"%d" % i, hash_key=0)
+        producer.flush()
+        assert producer.stats.moved > 0
+        assert producer.stats.reordered == 100
+    assert sum(len(records) for records in read_stream(hub, "orders").values()) == 100
 
 
 def test_the_same_producer_sends_strict_and_best_tried_by_the_key_alone(hub: Hub) -> None:
@@ -167,6 +212,39 @@ def test_without_an_outbox_that_takes_it_the_future_fails(hub: Hub, tmp_path: Pa
     assert (producer.stats.failed, producer.stats.outboxed) == (1, 0)
     assert service.calls == 3
     producer.close()
+
+
+def test_whatever_an_outbox_raises_the_future_fails_and_the_producer_goes_on(hub: Hub) -> None:
+    class Broken:
+        def put(self, stream: str, records: Sequence[AsideRecord]) -> None:
+            raise OSError("no space left")
+
+    hub.create_stream("orders", shards=2)
+    left = iter(range(3))
+    bad, _ = troubled(hub, lambda _: "busy" if next(left, None) is not None else None)
+    with bad.producer("orders", max_attempts=3, retry_most_s=0.01, outbox=Broken()) as producer:
+        error = producer.send(b"x").exception(10)
+        assert isinstance(error, DeliveryTimeout)
+        assert any("no space left" in note for note in error.__notes__)
+        assert producer.send(b"y").result(10).offset == 0
+
+
+def test_a_callback_that_sends_while_the_buffer_is_full_is_not_waited_for(hub: Hub) -> None:
+    hub.create_stream("orders", shards=1)
+    raised: list[BaseException] = []
+    with hub.producer("orders", buffer_bytes_max=2000, batch_bytes=1500, linger_s=0.0) as producer:
+
+        def send_more(_: SendFuture) -> None:
+            try:
+                for _more in range(30):
+                    producer.send(b"x" * 300, key="k")
+            except BufferFull as error:
+                raised.append(error)
+
+        producer.send(b"x", key="k").add_done_callback(send_more)
+        producer.flush(10)
+        until(lambda: bool(raised))
+        producer.send(b"x" * 300, key="k").result(10)
 
 
 def test_strict_records_know_no_max_attempts(hub: Hub) -> None:

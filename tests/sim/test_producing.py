@@ -28,6 +28,8 @@ def test_a_planted_bug_is_caught(bug: str) -> None:
     for seed in range(300):
         try:
             World(seed, bug).run()
-        except (Broken, KeyError):  # Or the machine trips over itself.
+        except Broken:
             return
+        except KeyError:
+            continue  # The machine tripped over itself; whether the checkers see the mistake, others show.
     pytest.fail(f"{bug} was not caught: {BUGS[bug]}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -14,6 +15,11 @@ from shoal.cli.values import parse_seconds, parse_size
 from shoal.core.errors import InvalidInput
 from shoal.core.hot import HotKey
 from shoal.core.model import Scaling
+
+_LEAST: Final = 1
+_MOST: Final = 64
+_COOL_DOWN: Final = "5m"
+_MERGE_BELOW: Final = 0.25
 
 
 def scale(
@@ -27,14 +33,14 @@ def scale(
         str | None,
         typer.Option("--bytes-per-s", metavar="SIZE", help="Or more stored bytes a second: 500kB, 5MB."),
     ] = None,
-    least: Annotated[int, typer.Option("--min", help="Merges leave at least so many shards.")] = 1,
-    most: Annotated[int, typer.Option("--max", help="Splits leave at most so many.")] = 64,
+    least: Annotated[int, typer.Option("--min", help="Merges leave at least so many shards.")] = _LEAST,
+    most: Annotated[int, typer.Option("--max", help="Splits leave at most so many.")] = _MOST,
     cool_down: Annotated[
         str, typer.Option(metavar="TIME", help="A new shard is left alone for so long: 30s, 5m.")
-    ] = "5m",
+    ] = _COOL_DOWN,
     merge_below: Annotated[
         float, typer.Option(help="Merge neighbours that take less than this share of the limit; 0 is never.")
-    ] = 0.25,
+    ] = _MERGE_BELOW,
     off: Annotated[bool, typer.Option("--off", help="No more by itself.")] = False,
     json: AsJson = False,
 ) -> None:
@@ -42,6 +48,8 @@ def scale(
     asked = records is not None or size is not None
     if asked and off:
         raise InvalidInput("--off", True, "give limits, or --off, not both")
+    if not asked:
+        _refuse_alone({"--min": least, "--max": most, "--cool-down": cool_down, "--merge-below": merge_below})
     with connect(hub) as opened:
         if asked:
             opened.set_scaling(
@@ -82,6 +90,13 @@ def hot(
         output.screen().print(table)
     else:
         output.note(f"no record of {stream} that is kept has a key")
+
+
+def _refuse_alone(given: Mapping[str, object]) -> None:
+    """What says how to scale says nothing without a limit, and must not seem to be taken."""
+    for (option, value), unsaid in zip(given.items(), (_LEAST, _MOST, _COOL_DOWN, _MERGE_BELOW), strict=True):
+        if value != unsaid:
+            raise InvalidInput(option, value, "give a limit with it: --records-per-s, --bytes-per-s, or both")
 
 
 def _text(hot: HotKey) -> str:

@@ -18,7 +18,7 @@ from shoal.consumer.processor import Factory
 from shoal.consumer.statistics import WorkerStats
 from shoal.consumer.user_code import LOOK_NS, Came, Code, Ended, UserCode, clock_ns
 from shoal.core.delivery import Tenure
-from shoal.core.errors import Fenced, LeaseLost, NotOwner
+from shoal.core.errors import DeliveryTimeout, Fenced, LeaseLost, NotOwner
 from shoal.core.tasks import Process, Task
 from shoal.ports import GroupSaves
 from shoal.wire.batch import Batch
@@ -172,7 +172,10 @@ class Held:
 
     @staticmethod
     def commit_together(several: Sequence[tuple[Held, int, int | None]], commit: Commit) -> None:
-        """What is to be declared done, of each a lane and an offset, saved by one commit; or nothing is."""
+        """What is to be declared done, of each a lane and an offset, saved by one commit; or nothing is.
+
+        If nobody knows what became of the commit, its shards are let go of, and go on from what was saved.
+        """
         ordered = sorted(several, key=lambda one: one[0].tenure.shard)
         with ExitStack() as saving:
             for held, _, _ in ordered:
@@ -183,8 +186,18 @@ class Held:
             except (NotOwner, Fenced) as error:
                 lost = next((held for held, _ in wanted if held.tenure.shard == error.shard), wanted[0][0])
                 raise LeaseLost(shard=lost.tenure.shard, epoch=lost.tenure.epoch) from error
+            except BaseException as error:
+                if isinstance(error, DeliveryTimeout) or not isinstance(error, Exception):
+                    for held, checkpoint in wanted:
+                        if checkpoint is not None:
+                            held._doubt()
+                raise
             for (held, lane, offset), (_, checkpoint) in zip(ordered, wanted, strict=True):
                 held._committed(lane, offset, checkpoint)
+
+    def _doubt(self) -> None:
+        with self._lock:
+            self.tenure.doubt()
 
     def _would_save(self, lane: int, offset: int | None) -> int | None:
         with self._lock:

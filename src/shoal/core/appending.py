@@ -196,6 +196,14 @@ def check_life(producer: str, held: int | None, current: int | None) -> None:
         raise ProducerFenced(producer=producer, held=held, current=current)
 
 
+def is_asked_again(held: int | None, current: int | None, before: int | None) -> bool:
+    """Whether who goes on under a name has been given its next life already, and has not heard of it.
+
+    `before`: the life from which the current one was opened, if it was by one who went on.
+    """
+    return held is not None and current is not None and held == before
+
+
 def check_fenced(producer: str, epoch: int, opened: int | None) -> None:
     """Refuse who has an older life of a name than the one that was opened last."""
     if opened is not None and epoch < opened:

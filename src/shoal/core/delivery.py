@@ -100,6 +100,7 @@ class Tenure:
         self._is_end_refused = False
         self._asked: Reason | None = None
         """Someone wants it, even if its end came first."""
+        self._is_in_doubt = False
         self.lanes = [Lane(number, done=self.fetched, handed=self.fetched) for number in range(lanes)]
 
     # --- What it shows. ------------------------------------------------------------------------------
@@ -346,7 +347,7 @@ class Tenure:
     def take(self, task: Process, now_ms: int) -> bool:
         """User code comes for what waits for it; False: it is not to be had any more."""
         lane = self.lanes[task.lane]
-        if lane.task is not task or lane.is_taken:
+        if lane.task is not task or lane.is_taken or self._is_in_doubt:
             return False
         lane.is_taken, lane.began_ms = True, now_ms
         lane.hand(task.piece)
@@ -460,6 +461,13 @@ class Tenure:
         self.reason, self.phase, self.is_given_up = Reason.LOST, Phase.STOPPING, True
         return released
 
+    def doubt(self) -> None:
+        """Whether a commit has saved more than we know, nobody can tell: the same records are not handed out
+        again here, and nothing more is saved. Whoever holds the shard next, under another epoch, begins where
+        the store says; and the commit, if it is still on its way, is refused."""
+        if self.phase is not Phase.STOP_COMPLETED:
+            self.reason, self.phase, self._is_in_doubt = Reason.LOST, Phase.STOPPING, True
+
     def stuck(self, now_ms: int, timeout_ms: int) -> list[Lane]:
         """Lanes whose `process` has been running for longer than that; each call is told of once."""
         found = [
@@ -550,7 +558,7 @@ class Tenure:
             self.reason = self._asked  # Its end is not saved, and another wants it: there it comes again.
         self.phase = Phase.STOP_COMPLETED
         if self.reason is Reason.LOST:
-            return [Release(checkpoint=None)]
+            return [Release(checkpoint=self.persisted if self._is_in_doubt else None)]
         if self.reason is Reason.ENDED:
             assert self.end is not None
             return [Release(checkpoint=self.end)]

@@ -23,7 +23,7 @@ class OutboxFallback:
     def __init__(self, database: str, outbox: Outbox | None = None) -> None:
         """`database` is the URL of the one that holds the outbox's tables."""
         self._outbox = outbox or Outbox()
-        self._dialect: Final = dialect_for(database)
+        self._dialect: Final = dialect_for(database, "an outbox's database")
         self.renew()
         renew_in_child(self)
 

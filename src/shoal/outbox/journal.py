@@ -61,7 +61,7 @@ class OutboxStatus:
 
 def create_outbox(url: str, outbox: Outbox) -> None:
     """Make the tables, through a connection of our own."""
-    dialect = dialect_for(url)
+    dialect = dialect_for(url, "an outbox's database")
     engine = user_engine(dialect, must_exist=False)
     try:
         with engine.begin() as connection:
@@ -76,7 +76,7 @@ class Journal:
     """One outbox in one database, for one relay. From one thread at a time."""
 
     def __init__(self, url: str, outbox: Outbox) -> None:
-        self._dialect: Final = dialect_for(url)
+        self._dialect: Final = dialect_for(url, "an outbox's database")
         self._waiting, self._relay = outbox.tables.waiting, outbox.tables.relay
         self._engine: Final = user_engine(self._dialect)
         self._ours: Final = self._relay.c.name == RELAY

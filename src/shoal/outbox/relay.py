@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from shoal.complaints import Complaints
-from shoal.core.errors import ProducerClosed, ShoalError
+from shoal.core.errors import ProducerClosed, ProducerFenced, ShoalError
 from shoal.core.relaying import Watch
 from shoal.outbox.journal import Claim, Journal, RelayLost
 from shoal.outbox.options import RelayOptions
@@ -192,7 +192,7 @@ class OutboxRelay:
         """Whatever goes wrong, the batch that is noted is sent again, by producers that begin anew."""
         try:
             yield
-        except RelayLost:
+        except (RelayLost, ProducerFenced):  # One who took over fences our producers before we hear of it.
             _log.warning("another relays by now; this one waits")
             self._begin_again()
         except ShoalError as error:

@@ -39,8 +39,10 @@ def writer_of(connection: Any) -> Writer:
     inner = getattr(connection, "driver_connection", None)
     if module.startswith("sqlalchemy.") and inner is not None:
         return writer_of(inner)
-    driver = _DRIVERS.get(module.partition(".")[0])
-    if driver is None:
+    # Users have classes of their own, made of a driver's.
+    packages = [kind.__module__.partition(".")[0] for kind in type(connection).__mro__]
+    driver = next((_DRIVERS[package] for package in packages if package in _DRIVERS), None)
+    if driver is None or not hasattr(connection, "cursor"):
         raise InvalidInput(
             "connection",
             type(connection).__qualname__,

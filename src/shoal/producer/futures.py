@@ -130,6 +130,26 @@ class BatchFuture:
             piece.is_seen = True
         return next((piece.error for piece in pieces if piece.error is not None), None)
 
+    @property
+    def is_aside(self) -> bool:
+        """Whether some of it could not be sent, and is in the outbox: the offsets of such pieces are -1."""
+        return any(piece.is_aside for piece in self._settled_pieces())
+
+    def add_done_callback(self, callback: Callable[[BatchFuture], object]) -> None:
+        """Call back when all pieces are settled, in the sender's thread, or at once if they are."""
+        pieces = self._settled_pieces()
+        waiting = next((piece for piece in pieces if not piece.settled.is_set()), None)
+        if waiting is None:
+            pieces[0].callbacks.append(lambda: self._call_back(callback))
+            _run_callbacks(pieces[0])
+            return
+        waiting.callbacks.append(lambda: self.add_done_callback(callback))  # For the next that is waited for.
+        if waiting.settled.is_set():
+            _run_callbacks(waiting)
+
+    def _call_back(self, callback: Callable[[BatchFuture], object]) -> None:
+        callback(self)
+
     def stored(self) -> list[Appended]:
         """The pieces that are stored by now."""
         return [piece.appended for piece in self._settled_pieces() if piece.appended is not None]

@@ -41,7 +41,8 @@ class ProducerOptions:
     """How long `close`, and the end of the program, wait for what is buffered."""
     refresh_s: float = 5.0
     """How old the map of shards may get while records are sent: a newer one is then asked for, so that a
-    split or merge is mostly known before a batch is refused for it."""
+    split or merge is mostly known before a batch is refused for it. One who sends all the time hears of it
+    by the refusal, which costs it one call."""
     strategy: SendStrategy | str | None = None
     """`strict`: a record keeps its shard and its place in line, however long that takes. `best_tried`: it may
     go to another shard after a failed attempt. None: as the stream says; and if that says nothing, records

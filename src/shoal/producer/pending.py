@@ -29,12 +29,14 @@ class Settling(Parcel):
     Writer: the sender, once, before `settled` is set. Readers: whoever holds a future.
     """
 
-    __slots__ = ("appended", "callbacks", "error", "is_aside", "is_seen", "settled")
+    __slots__ = ("appended", "callbacks", "displaced", "error", "is_aside", "is_seen", "settled")
 
     def __init__(self, shard: ShardId, *, is_strict: bool, due_s: float) -> None:
         super().__init__(shard, is_strict=is_strict, due_s=due_s)
         self.is_aside = False
         """It is in the outbox, and comes from there."""
+        self.displaced = 0
+        """How many of its records have lost their place, and are counted as such."""
         self.settled = threading.Event()
         self.appended: Appended | None = None
         self.error: ShoalError | None = None

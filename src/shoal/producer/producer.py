@@ -287,8 +287,9 @@ class Producer:
 
     @property
     def highest_number(self) -> int:
-        """The highest number that earlier lives have stored, -1 for none; lower ones may be missing."""
-        return self._stored.highest
+        """The highest number that earlier lives have stored, also of what is to come later; -1 for none.
+        Lower ones may be missing."""
+        return max(self._stored.highest, self._delayed)
 
     @property
     def has_room(self) -> bool:
@@ -313,12 +314,12 @@ class Producer:
         self._check_usable()
         began_s = time.monotonic()
         self._sender.stats.blocked += self._queues.bytes + size > self._limit and bool(self._queues)
+        # A callback is called by the one who would make room: it cannot wait for that.
+        limit_s = 0.0 if threading.current_thread() is self._sender.thread else self.options.send_timeout_s
         while self._queues.bytes + size > self._limit and self._queues:
-            left_s = began_s + self.options.send_timeout_s - time.monotonic()
+            left_s = began_s + limit_s - time.monotonic()
             if left_s <= 0:
-                raise BufferFull(
-                    buffered=self._queues.bytes, limit=self._limit, waited_s=self.options.send_timeout_s
-                )
+                raise BufferFull(buffered=self._queues.bytes, limit=self._limit, waited_s=limit_s)
             # What fills the buffer may still be lingering; somebody waits for it now.
             self._sender.flushing += 1
             self._changed.notify_all()
@@ -361,7 +362,7 @@ class Producer:
     def _check_usable(self) -> None:
         if self._closed is not None:
             raise ProducerClosed(self._closed)
-        if isinstance(self._sender.fatal, ProducerFenced):
+        if isinstance(self._sender.fatal, ProducerFenced | ProducerClosed):
             raise self._sender.fatal
         if self._sender.fatal is not None:
             raise ProducerClosed(str(self._sender.fatal)) from self._sender.fatal

@@ -131,6 +131,8 @@ class Queues:
                 self._move_record(batch, i, places[id(batch)])
             else:
                 batch.parts = list(self.cut(batch.batch, places[id(batch)], batch.places))
+                for part in batch.parts:
+                    part.displaced = len(part) if batch.displaced else 0
                 self.add_columns(batch.parts)
         return moved
 
@@ -180,6 +182,7 @@ class Queues:
         headers = batch.headers[i] if batch.headers is not None else None
         size, number = _size_of(batch, i), _number((batch, i))
         index = heir.add(batch.values[i], key, batch.timestamps[i], headers, explicit, size, number)
+        heir.displaced += i < batch.displaced
         self.bytes += size
         assert batch.moved is not None
         batch.moved.append((heir, index))

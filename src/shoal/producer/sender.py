@@ -214,6 +214,11 @@ class Sender:
         if delays_of(batch) is not None:
             self.stats.delayed += len(batch)
 
+    def _count_displaced(self, batch: Pending) -> None:
+        """Its records have lost their place, or have again: each counts once."""
+        self.stats.reordered += len(batch) - batch.displaced
+        batch.displaced = len(batch)
+
     def refuse(self, error: ShoalError) -> None:
         """Nothing more may be sent."""
         with self.changed:
@@ -251,7 +256,8 @@ class Sender:
         """Under the lock: what became of batches, before it is published."""
         self.stats.refused += settled.refused
         self.stats.retries += settled.retried is not None
-        self.stats.reordered += sum(map(len, settled.rerouted))
+        for batch in settled.rerouted:
+            self._count_displaced(batch)
         done: list[Pending] = []
         for batch, appended in settled.stored:
             batch.appended = appended
@@ -285,7 +291,7 @@ class Sender:
                     batch.is_aside = True
                     batch.appended = Appended(batch.shard, NOWHERE, NOWHERE)
                     self.stats.outboxed += len(batch)
-                    self.stats.reordered += len(batch)
+                    self._count_displaced(batch)
                 else:
                     _log.error("records for %s were not stored: %s", self.stream.full_name, error)
                     self._note_failed(batch, error)

@@ -40,7 +40,7 @@ def put_aside(outbox: Fallback | None, stream: StreamInfo, batch: Pending, error
     records = list(_records(stream, batch))
     try:
         outbox.put(str(stream.full_name), records)
-    except ShoalError as failure:
+    except Exception as failure:  # noqa: BLE001 - it may be the user's own: whatever it raises, the future fails
         _log.exception("the outbox did not take %d records for %s", len(records), stream.full_name)
         error.add_note(f"the outbox did not take it either: {failure}")
         return False

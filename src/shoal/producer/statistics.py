@@ -31,7 +31,7 @@ class ProducerStats:
     """Batches that went to other shards than they were gathered for, refused or before it came to that."""
     reordered: int = 0
     """Records that lost their place after failed attempts: `best_tried` sent them to another shard, or to the
-    outbox."""
+    outbox. Each counts once, however often."""
     outboxed: int = 0
     """Of those, the ones that the outbox has."""
     failed: int = 0

@@ -13,7 +13,7 @@ from typing import Final
 from sqlalchemy import bindparam, delete, exists, insert, select, update
 from sqlalchemy.engine import Connection
 
-from shoal.core.appending import ProducerState, check_life, is_named
+from shoal.core.appending import ProducerState, check_life, is_asked_again, is_named
 from shoal.core.model import ProducerOpening, ShardId
 from shoal.ports import AppendRequest
 from shoal.store.sql import tables
@@ -39,19 +39,29 @@ class SQLProducers:
         """See LogStore. The row of the sequence comes first: two who open a name come one after the other."""
         sequence = tables.sequences.c
         of_name = (_names.stream_id == stream_id, _names.producer == producer)
+        of_mark = (_names.stream_id == stream_id, _names.producer == f"{producer}{_WENT_ON}")
         with self._database.write() as connection:
             ours = sequence.name == tables.PRODUCER_EPOCHS
             connection.execute(update(tables.sequences).where(ours).values(value=sequence.value + 1))
             there = select(_names.epoch).where(*of_name).with_for_update()
             current: int | None = connection.execute(there).scalar()
-            check_life(producer, held, current)
-            epoch: int = connection.execute(select(sequence.value).where(ours)).scalar_one()
-            if current is None:
-                row = {"stream_id": stream_id, "producer": producer, "epoch": epoch, "seen_ms": now_ms}
-                connection.execute(insert(tables.producer_names).values(row))
+            before: int | None = connection.execute(select(_names.epoch).where(*of_mark)).scalar()
+            epoch: int
+            if current is not None and is_asked_again(held, current, before):
+                epoch = current
             else:
-                change = update(tables.producer_names).where(*of_name)
-                connection.execute(change.values(epoch=epoch, seen_ms=now_ms))
+                check_life(producer, held, current)
+                epoch = connection.execute(select(sequence.value).where(ours)).scalar_one()
+                connection.execute(delete(tables.producer_names).where(*of_mark))
+                row = {"stream_id": stream_id, "producer": producer, "epoch": epoch, "seen_ms": now_ms}
+                if current is None:
+                    connection.execute(insert(tables.producer_names).values(row))
+                else:
+                    change = update(tables.producer_names).where(*of_name)
+                    connection.execute(change.values(epoch=epoch, seen_ms=now_ms))
+                if held is not None:
+                    mark = {**row, "producer": f"{producer}{_WENT_ON}", "epoch": held}
+                    connection.execute(insert(tables.producer_names).values(mark))
             stream = select(tables.streams.c.id).where(
                 tables.streams.c.id == stream_id, tables.streams.c.is_deleted == 0
             )
@@ -147,6 +157,9 @@ def save_producers(
         )
 
 
+_WENT_ON: Final = "<"
+"""Behind a name, which cannot have it: the life from which its last one was opened. Whoever had that one, and
+asks again since the answer was lost, gets the same answer, and is not fenced by itself."""
 _LIVES: Final = PreparedSelect(
     select(tables.producer_names)
     .where(_names.stream_id == bindparam("stream"), _names.producer.in_(bindparam("names", expanding=True)))

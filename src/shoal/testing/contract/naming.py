@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any, cast
 
 import pytest
 
-from shoal import Hub, Producer
-from shoal.core.errors import InvalidInput, InvalidName, ProducerFenced, UnknownStream
+from shoal import Hub, Producer, ProducerOptions
+from shoal.core.errors import (
+    DeliveryTimeout,
+    InvalidInput,
+    InvalidName,
+    ProducerFenced,
+    StoreUnavailable,
+    UnknownStream,
+)
+from shoal.ports import HubService
 from shoal.testing.contract.suite import ConnectAgain, HubSuite
 from shoal.testing.reading import read_stream, unchanged, values_by_key
 
@@ -22,6 +31,28 @@ def send_all(producer: Producer, numbers: range, keys: int = 7) -> list[bool]:
 
 def stored_numbers(hub: Hub, stream: str) -> list[int]:
     return sorted(int(record.value) for shard in read_stream(hub, stream).values() for record in shard)
+
+
+class ForgetfulHub:
+    """A hub that is away at times, and opens producers without a word."""
+
+    def __init__(self, service: HubService) -> None:
+        self._service, self.is_away, self.lost = service, False, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._service, name)
+
+    def append(self, *arguments: Any) -> Any:
+        if self.is_away:
+            raise StoreUnavailable("away")
+        return self._service.append(*arguments)
+
+    def open_producer(self, *arguments: Any) -> Any:
+        opening = self._service.open_producer(*arguments)
+        if self.lost:
+            self.lost -= 1
+            raise StoreUnavailable("the answer was lost")
+        return opening
 
 
 class NamingContract(HubSuite):
@@ -50,6 +81,40 @@ class NamingContract(HubSuite):
             service.open_producer(info, "till-1", first.epoch)
         assert (caught.value.held, caught.value.current) == (first.epoch, second.epoch)
         assert service.open_producer(info, "till-1", second.epoch).epoch > second.epoch
+
+    def test_one_who_goes_on_and_does_not_hear_the_answer_asks_again_and_gets_the_same(
+        self, hub: Hub, orders: str
+    ) -> None:
+        info = hub.create_stream(orders, shards=1)
+        service = hub.service
+        first = service.open_producer(info, "till-1")
+        second = service.open_producer(info, "till-1", first.epoch)
+        for _ in range(2):
+            assert service.open_producer(info, "till-1", first.epoch) == second
+        third = service.open_producer(info, "till-1", second.epoch)
+        assert first.epoch < second.epoch < third.epoch
+        with pytest.raises(ProducerFenced):
+            service.open_producer(info, "till-1", first.epoch)
+        # Another begins under the name: nobody who had it goes on, whatever they have not heard.
+        service.open_producer(info, "till-1")
+        for opening in (first, second, third):
+            with pytest.raises(ProducerFenced):
+                service.open_producer(info, "till-1", opening.epoch)
+
+    def test_a_producer_is_not_fenced_by_itself(self, hub: Hub, orders: str) -> None:
+        hub.create_stream(orders, shards=1)
+        service = ForgetfulHub(hub.service)
+        options = ProducerOptions(delivery_timeout_s=0.1, retry_first_s=0.01)
+        stream = hub.describe_stream(orders)
+        with Producer(cast("HubService", service), stream, options, name="till-1") as producer:
+            producer.send(b"a", key="one").result(10)
+            service.is_away = True
+            with pytest.raises(DeliveryTimeout):
+                producer.send(b"b", key="one").result(10)
+            service.is_away, service.lost = False, 1
+            producer.send(b"c", key="one").result(10)
+            assert service.lost == 0
+        assert values_by_key(hub, orders) == {b"one": [b"a", b"c"]}
 
     def test_names_of_other_streams_and_other_names_are_left_alone(self, hub: Hub, orders: str) -> None:
         hub.create_stream(orders, shards=1)

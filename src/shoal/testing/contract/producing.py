@@ -7,9 +7,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from shoal import Hub, Position, Producer, ProducerOptions, SendFuture
+from shoal import BatchFuture, Hub, Position, Producer, ProducerOptions, SendFuture
 from shoal.core.errors import BufferFull, InvalidInput, ProducerClosed, UnknownStream
 from shoal.testing.contract.suite import HubSuite
 from shoal.testing.reading import read_shard, read_stream, unchanged, until, values_by_key
@@ -228,6 +229,29 @@ class ProducerContract(HubSuite):
             producer.send(b"x").result(10)
         producer.flush()
         producer.close()
+
+    def test_callbacks_of_a_table_run_once_when_all_of_it_is_settled(self, hub: Hub, orders: str) -> None:
+        hub.create_stream(orders, shards=4)
+        called: list[tuple[bool, int]] = []
+        release = threading.Event()
+
+        def note(done: BatchFuture) -> None:
+            called.append((done.done(), sum(one.next_offset - one.first_offset for one in done.result(0))))
+
+        with hub.producer(orders) as producer:
+            hold_up(producer, release)
+            keys = [b"%d" % number for number in range(50)]
+            future = producer.send_batch(pa.table({"key": keys, "value": keys}))
+            future.add_done_callback(note)
+            hub.reshard(orders, 7)  # What was cut for four shards moves to their heirs.
+            assert not called
+            release.set()
+            producer.flush()
+            until(lambda: bool(called))
+            future.add_done_callback(lambda _: 1 / 0)
+            future.add_done_callback(note)
+            assert not future.is_aside
+        assert called == [(True, 50)] * 2
 
     def test_callbacks_run_once_each_also_when_added_late_or_when_one_raises(
         self, hub: Hub, orders: str

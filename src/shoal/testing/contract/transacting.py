@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import Any, cast
 
 import pytest
@@ -17,10 +18,12 @@ from shoal import (
     Policy,
     Processor,
     Producer,
+    ProducerOptions,
     SendFuture,
     Worker,
 )
 from shoal.core.errors import (
+    DeliveryTimeout,
     InvalidInput,
     LeaseLost,
     ProducerFenced,
@@ -36,20 +39,21 @@ from shoal.testing.reading import read_stream, unchanged, until, values_by_key
 
 
 class LostAnswers:
-    """A hub that does what it is asked for, and does not say so."""
+    """A hub that does what it is asked for, and does not say so; or that never hears of it."""
 
-    def __init__(self, service: HubService, lost: int) -> None:
-        self._service, self.lost = service, lost
+    def __init__(self, service: HubService, lost: int, *, is_made: bool = True) -> None:
+        self._service, self.lost, self._is_made = service, lost, is_made
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._service, name)
 
     def transact(self, *arguments: Any) -> Any:
-        answer = self._service.transact(*arguments)
-        if self.lost:
-            self.lost -= 1
-            raise StoreUnavailable("the answer was lost")
-        return answer
+        if not self.lost:
+            return self._service.transact(*arguments)
+        self.lost -= 1
+        if self._is_made:
+            self._service.transact(*arguments)
+        raise StoreUnavailable("the answer was lost")
 
 
 _AT_ONCE = FailureRules(policy=Policy.STRICT, backoff=Backoff(first_s=0.01, max_s=0.01))
@@ -304,6 +308,72 @@ class TransactionContract(HubSuite):
             worker.stop()
         assert len(raised) == 1
         assert [record.value for record in read_stream(hub, bills)[0]] == [b"bill of 2"]
+
+    @pytest.mark.parametrize("is_made", [False, True])
+    def test_a_worker_loses_and_repeats_nothing_of_a_commit_that_was_given_up(
+        self, hub: Hub, orders: str, is_made: bool
+    ) -> None:
+        bills = f"{orders}-bills"
+        hub.create_stream(orders, shards=1)
+        hub.create_stream(bills, shards=1)
+        hub.create_group(orders, "billing", timeout=5.0)
+        hub.append(orders, 0, [b"%d" % number for number in range(40)])
+        service = cast("HubService", LostAnswers(hub.service, lost=1, is_made=is_made))
+        raised: list[type[BaseException]] = []
+
+        def bill(batch: Batch, checkpointer: Checkpointer) -> None:
+            transaction = producer.transaction()
+            for record in batch:
+                transaction.send(record.value, key="a")
+            transaction.checkpoint(checkpointer)
+            transaction.commit()
+
+        def process(batch: Batch, checkpointer: Checkpointer) -> None:
+            try:
+                bill(batch, checkpointer)
+            except DeliveryTimeout as error:
+                raised.append(type(error))
+                with pytest.raises(LeaseLost):  # Who tries it again at once would store it again.
+                    bill(batch, checkpointer)
+                raise
+
+        with Producer(service, hub.describe_stream(bills), ProducerOptions(delivery_timeout_s=0)) as producer:
+            worker = Worker(hub, orders, "billing", process, batch_records=10, failure=_AT_ONCE)
+            worker.start()
+            until(lambda: hub.describe_group(orders, "billing").shards[0].lag == 0)
+            worker.stop()
+        assert raised == [DeliveryTimeout]
+        assert values_by_key(hub, bills) == {b"a": [b"%d" % number for number in range(40)]}
+
+    @pytest.mark.parametrize("is_made", [False, True])
+    def test_one_who_polls_loses_and_repeats_nothing_of_a_commit_that_was_given_up(
+        self, hub: Hub, orders: str, is_made: bool
+    ) -> None:
+        bills = f"{orders}-bills"
+        hub.create_stream(orders, shards=2)
+        hub.create_stream(bills, shards=1)
+        for shard in (0, 1):
+            hub.append(orders, shard, [b"%d" % number for number in range(20)])
+        service = cast("HubService", LostAnswers(hub.service, lost=1, is_made=is_made))
+        with (
+            Producer(service, hub.describe_stream(bills), ProducerOptions(delivery_timeout_s=0)) as producer,
+            Consumer(hub, group="billing", auto_commit=False, max_poll_records=7) as consumer,
+        ):
+            consumer.subscribe([orders])
+
+            def step() -> bool:
+                polled = [*consumer.poll(timeout=0.2), *consumer.poll(timeout=0.2)]
+                with suppress(DeliveryTimeout), producer.transaction() as transaction:
+                    for batch in polled:
+                        for record in batch:
+                            transaction.send(record.value, key=b"%d" % batch.shard)
+                    transaction.checkpoint(consumer)
+                return all(shard.lag == 0 for shard in hub.describe_group(orders, "billing").shards)
+
+            until(step)
+        assert values_by_key(hub, bills) == {
+            b"%d" % shard: [b"%d" % number for number in range(20)] for shard in (0, 1)
+        }
 
     def test_what_does_not_fit_or_makes_no_sense_is_refused(self, hub: Hub, orders: str) -> None:
         hub.create_stream(orders, shards=1)

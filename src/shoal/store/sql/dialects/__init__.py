@@ -25,13 +25,15 @@ SCHEMES: Final[dict[str, type[SQLite | Postgres | MariaDB]]] = {
 }
 
 
-def dialect_for(url: str) -> Dialect:
-    """The dialect that a hub's URL asks for, with its driver found, or an error that says what to do."""
+def dialect_for(url: str, of: str = "a hub") -> Dialect:
+    """The dialect that a URL asks for, with its driver found, or an error that says what to do.
+
+    `of`: what the URL is of, for the error.
+    """
     scheme = str(url).partition(":")[0].partition("+")[0].lower()
     if scheme not in SCHEMES:
-        raise InvalidUrl(
-            "url", _without_password(url), f"a hub is one of {', '.join(f'{known}://…' for known in SCHEMES)}"
-        )
+        known = ", ".join(f"{known}://…" for known in SCHEMES)
+        raise InvalidUrl("url", _without_password(url), f"{of} is one of {known}")
     try:
         parsed: URL = make_url(url)
     except (ArgumentError, ValueError) as error:
