@@ -1,6 +1,7 @@
 """A server as its operators and its users see it. What the calls mean, the contract says."""
 
 import json
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -156,9 +157,11 @@ def test_it_speaks_tls_by_option(sqlite_url: str, tmp_path: Path, monkeypatch: p
     )
     if made.returncode:
         pytest.skip("there is no openssl to make a certificate with")
-    options = ServerOptions(port=0, certificate=certificate, key=key)
+    options = ServerOptions(port=0, certificate=certificate, key=key, head_s=2)
     with served(sqlite_url, options) as url:
         assert url.startswith("https://")
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=10) as silent:
+            assert silent.recv(1) == b""  # Who does not begin with TLS is cut off, as who sends no head is.
         with pytest.raises(StoreUnavailable, match="certificate"):
             shoal.connect(url)
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))

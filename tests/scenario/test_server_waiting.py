@@ -93,6 +93,37 @@ def test_who_waits_takes_no_thread_and_the_limit_of_those_is_kept(sqlite_url: st
             assert b"200 OK" in sock.recv(4096)
 
 
+def test_one_client_that_has_all_places_to_wait_leaves_one_to_another(sqlite_url: str) -> None:
+    with (
+        served(sqlite_url, ServerOptions(port=0, waiting_max=20)) as url,
+        shoal.connect(url) as hub,
+        ExitStack() as stack,
+    ):
+        hub.create_stream("orders", shards=1)
+        body = b'{"name":"orders","shard":0,"offset":0,"limits":{"wait_s":30}}'
+        head = b"POST /v1/hub/read HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
+
+        def waiting(address: str) -> socket.socket:
+            sock = stack.enter_context(socket.socket())
+            sock.bind((address, 0))
+            sock.connect(("127.0.0.1", int(url.rpartition(":")[2])))
+            sock.settimeout(5)
+            sock.sendall(head + body)
+            return sock
+
+        first = waiting("127.0.0.1")
+        eventually(lambda: figure(url, "waiting") == 1, "it waits")
+        for _ in range(19):
+            waiting("127.0.0.1")
+        eventually(lambda: figure(url, "waiting") == 20, "all of them wait")
+        assert b"503" in waiting("127.0.0.1").recv(20)  # It has all of them.
+        other = waiting("127.0.0.2")
+        assert b"200 OK" in first.recv(20)  # Nothing came: it may ask again.
+        assert figure(url, "waiting") == 20
+        hub.append("orders", 0, [b"news"])
+        assert b"200 OK" in other.recv(20)
+
+
 def test_five_hundred_consumers_that_wait_and_beat_cost_little(sqlite_url: str) -> None:
     """A tenth of a core, by the time that the server's threads ran. The least of three looks counts: whoever
     else is on the machine only adds to it."""

@@ -6,12 +6,14 @@ answered, and then the store is closed.
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 import uvicorn
@@ -33,7 +35,7 @@ class RunningServer:
         self._application, self._options = application, options
         _check_certificate(options)
         self._socket = _bound(options)
-        self._server = _Server(application, _config(application, options))
+        self._server = _Server(application, _config(application, options), options.head_s)
         self._thread: threading.Thread | None = None
 
     @property
@@ -71,9 +73,9 @@ class RunningServer:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, application: Application, config: uvicorn.Config) -> None:
+    def __init__(self, application: Application, config: uvicorn.Config, head_s: float) -> None:
         super().__init__(config)
-        self._application = application
+        self._application, self._head_s = application, head_s
         self.is_up = threading.Event()
 
     @contextmanager
@@ -92,12 +94,28 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=sockets)
+        with _hands_shaken_within(self._head_s if self.config.is_ssl else None):
+            await super().startup(sockets=sockets)
         self.is_up.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._application.leave()
         await super().shutdown(sockets=sockets)
+
+
+@contextmanager
+def _hands_shaken_within(limit_s: float | None) -> Iterator[None]:
+    """Sockets that are opened meanwhile give clients so long to begin with TLS. uvicorn has no setting for
+    it, and until they have begun, no protocol of ours knows of them."""
+    if limit_s is None:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    setattr(loop, "create_server", partial(loop.create_server, ssl_handshake_timeout=limit_s))  # noqa: B010
+    try:
+        yield
+    finally:
+        delattr(loop, "create_server")
 
 
 def _check_certificate(options: ServerOptions) -> None:

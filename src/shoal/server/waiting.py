@@ -36,6 +36,8 @@ class Waiting:
         self._run = run
         self._limit = limit
         self._waiters: set[asyncio.Future[bool]] = set()
+        self._of: dict[str, dict[asyncio.Future[bool], None]] = {}
+        """The same by client, the longest waiting first."""
         self._looks: dict[ChangeSignal, _Looks] = {}
         self.is_leaving = False
 
@@ -61,7 +63,7 @@ class Waiting:
     ) -> Mapping[Place, int] | None:
         """The same; which places have come how far, as far as that was told. None: the time is over."""
         self.check_leaving()
-        if len(self._waiters) >= self._limit:
+        if len(self._waiters) >= self._limit and not self._make_room(request.client):
             raise Refused(StoreBusy(f"{self._limit} requests wait already", 0.0), is_untouched=True)
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[bool] = loop.create_future()
@@ -71,6 +73,7 @@ class Waiting:
                 loop.call_soon_threadsafe(_wake, waiter, True)
 
         self._waiters.add(waiter)
+        self._of.setdefault(request.client, {})[waiter] = None
         following = signal.follow(told)
         gone = loop.create_task(request.gone())
         gone.add_done_callback(lambda _: _wake(waiter, False))
@@ -83,13 +86,32 @@ class Waiting:
         finally:
             timer.cancel()
             following.close()
-            self._waiters.discard(waiter)
+            self._drop(request.client, waiter)
             is_gone = gone.done()
             gone.cancel()
         if is_gone:
             raise ClientGone
         self.check_leaving()
         return heard if has_moved else None
+
+    def _make_room(self, client: str) -> bool:
+        """One who has more than half of the places waits no longer in one of them, and comes again: there is
+        room for another client."""
+        greedy, theirs = max(self._of.items(), key=lambda one: len(one[1]))
+        if greedy == client or len(theirs) <= self._limit // 2:
+            return False
+        oldest = next(iter(theirs))
+        _wake(oldest, False)
+        self._drop(greedy, oldest)
+        return True
+
+    def _drop(self, client: str, waiter: asyncio.Future[bool]) -> None:
+        self._waiters.discard(waiter)
+        theirs = self._of.get(client)
+        if theirs is not None:
+            theirs.pop(waiter, None)
+            if not theirs:
+                del self._of[client]
 
     def _looks_at(self, signal: ChangeSignal) -> _Looks:
         found = self._looks.get(signal)
