@@ -122,12 +122,12 @@ class Delays:
                 raise prepared
             requests.append(prepared)
         answers = self._store.deliver([row.id for row in rows], requests, _now_ms())
-        if answers is not None:  # Otherwise another was first, or the map is a new one: look again.
+        stored = [answer for answer in answers or () if isinstance(answer, Appended)]
+        if len(stored) == len(requests):  # Otherwise another was first, or the map is a new one: look again.
             self._store.signal.ring(
                 [
                     (ShardEnd(stream.id, request.shard), answer.next_offset)
-                    for request, answer in zip(requests, answers, strict=True)
-                    if isinstance(answer, Appended)
+                    for request, answer in zip(requests, stored, strict=True)
                 ]
             )
 
