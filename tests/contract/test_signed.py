@@ -1,8 +1,6 @@
 """A hub that a server with users keeps: part of the contract again, by a client that signs."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
-from typing import Any
 
 import pytest
 
@@ -19,8 +17,8 @@ from shoal.testing.contract.reading import ReadContract
 from shoal.testing.contract.sharding import ShardContract
 from shoal.testing.contract.sharing import SharingContract
 from shoal.testing.contract.streams import StreamContract
-from shoal.testing.contract.suite import ConnectAgain
-from shoal.testing.serving import connected, served
+from shoal.testing.serving import served
+from tests.contract.served_hub import ServedHub
 
 # The second statement denies nothing that there is, and so lets every number of a group be looked up.
 POLICY = """{"Statement": [
@@ -65,6 +63,7 @@ def served_hub(served_url: str) -> Iterator[Hub]:
 
 
 class TestSignedHub(
+    ServedHub,
     StreamContract,
     ShardContract,
     AppendContract,
@@ -74,19 +73,4 @@ class TestSignedHub(
     CheckpointContract,
     SharingContract,
 ):
-    @pytest.fixture
-    def hub_url(self, served_url: str) -> str:
-        return served_url
-
-    @pytest.fixture
-    def hub(self, served_hub: Hub) -> Hub:
-        return served_hub
-
-    @pytest.fixture
-    def connect_again(self, store_url: str, hub_url: str) -> Iterator[ConnectAgain]:
-        with ExitStack() as opened:
-
-            def open_one(**settings: Any) -> Hub:
-                return opened.enter_context(connected(store_url, hub_url, **settings))
-
-            yield open_one
+    """By a client that signs."""

@@ -4,7 +4,6 @@ import json
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -120,11 +119,9 @@ def test_a_body_that_is_too_large_or_encoded_is_not_read(url: str, hub: Hub) -> 
     host, _, port = url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), 10) as sock:
         sock.sendall(b"POST /v1/hub/list_projects HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
-        with suppress(OSError):  # Chunk after chunk, without a length: ended at the limit.
-            for _ in range(100):
-                sock.sendall(b"186A0\r\n" + b" " * 100_000 + b"\r\n")
-        with suppress(ConnectionError):
-            assert b"413" in sock.recv(200)
+        for _ in range(30):  # Chunk after chunk, without a length, past the limit of 2 MB; the rest is taken.
+            sock.sendall(b"186A0\r\n" + b" " * 100_000 + b"\r\n")
+        assert sock.recv(200).startswith(b"HTTP/1.1 413 ")
     assert hub.list_projects() == []
 
 
