@@ -39,6 +39,8 @@ def parsed(given: Mapping[str, str], known: Sequence[Option], *, what: str = "th
     values = {option.name: option.default for option in known}
     for name, text in given.items():
         option = by_lower.get(name.lower())
+        if option is None and _is_of_table(name.lower()):
+            continue
         if option is None:
             raise unknown(name, text, known, what)
         values[option.name] = option.parse(option.name, str(text).strip())
@@ -48,6 +50,11 @@ def parsed(given: Mapping[str, str], known: Sequence[Option], *, what: str = "th
                 option.name, None, f'{what} needs it: .option("{option.name}", …), {option.doc}'
             )
     return values
+
+
+def _is_of_table(name: str) -> bool:
+    """Whether Spark itself adds it for a table of its catalogue (`CREATE TABLE … USING shoal`)."""
+    return name in _OF_TABLES or name.startswith("option.")  # Each option comes a second time under this.
 
 
 def unknown(name: str, value: object, known: Sequence[Option], what: str) -> InvalidInput:
@@ -131,5 +138,8 @@ def as_json(name: str, value: str) -> Any:
         raise InvalidInput(name, value, f"not JSON ({error})") from None
 
 
+_OF_TABLES: Final = frozenset(
+    {"provider", "owner", "comment", "external", "is_managed_location", "collation"}
+)
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
