@@ -81,8 +81,11 @@ def see_group(hub: HubCalls, stream: str, group: str, options: WorkerOptions) ->
 
 
 def as_retry(options: WorkerOptions) -> WorkerOptions:
-    """The same for the group of a retry stream, which is the worker's own to make."""
-    return replace(options, create_group=True, in_order=False, start="earliest")
+    """The same for a retry stream, whose group is the worker's own to make.
+
+    Its records come one by one: each of them may well fail again, and is to be tried as often as was said.
+    """
+    return replace(options, create_group=True, in_order=False, start="earliest", until=None, batch_records=1)
 
 
 @contextmanager
