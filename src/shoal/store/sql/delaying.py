@@ -76,15 +76,20 @@ class SQLDelays:
 
     def count_delayed(self, stream_id: int) -> int:
         """See DelayStore."""
-        query = select(func.coalesce(func.sum(_delayed.records), 0)).where(_delayed.stream_id == stream_id)
         with self._database.read() as connection:
-            return int(connection.execute(query).scalar_one())
+            return records_delayed(connection, stream_id)
 
     def all_delayed(self) -> Mapping[int, int]:
         """See DelayStore."""
         query = select(_delayed.stream_id, func.sum(_delayed.records)).group_by(_delayed.stream_id)
         with self._database.read() as connection:
             return {stream_id: int(count) for stream_id, count in connection.execute(query)}
+
+
+def records_delayed(connection: Connection, stream_id: int) -> int:
+    """How many records wait for a stream."""
+    query = select(func.coalesce(func.sum(_delayed.records), 0)).where(_delayed.stream_id == stream_id)
+    return int(connection.execute(query).scalar_one())
 
 
 def delayed_rows(stream_id: int, rows: Sequence[DelayedRow]) -> list[dict[str, Any]]:
