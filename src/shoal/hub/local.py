@@ -315,6 +315,10 @@ class LocalHub:
         """See HubService."""
         return self._store.count_delayed(self._store.load_stream(name).id)
 
+    def all_delayed(self) -> Mapping[int, int]:
+        """How many records wait for each stream, by the streams' ids; only those that some wait for."""
+        return self._store.all_delayed()
+
     def appended_at(self, stream: StreamInfo, shard: ShardId, offset: int) -> int | None:
         """When the record at this offset was appended, in milliseconds; None if it is not there."""
         found = self._store.batch_at(stream.id, shard, offset)
