@@ -100,6 +100,8 @@ class Worker:
         self._is_over = threading.Event()
         """Nothing of it runs any more, but for user code that was given up."""
         self._lock = threading.Lock()
+        self._ending = threading.Lock()
+        """Held by whoever ends what all parts shared."""
 
     def _host(self, factory: Factory) -> Hosting:
         """In threads of this process, or in processes of their own."""
@@ -188,9 +190,13 @@ class Worker:
         """One part that ended by itself ends the others. The last one ends what all of them shared."""
         for runtime in self._runtimes:
             runtime.stop(self.options.stop_timeout)
-        if self._is_begun and all(runtime.is_over.is_set() for runtime in self._runtimes):
+        if not self._is_begun or not all(runtime.is_over.is_set() for runtime in self._runtimes):
+            return
+        with self._ending:
+            if self._is_over.is_set():
+                return  # Two of them were the last.
             self._watch.close()
-            if self.options.until is not None and self._rules.policy is Policy.BEST_TRIED:
+            if self.options.until is not None and self.error is None:
                 self._say_what_waits()
             if self._pool is not None:
                 self._pool.close()
@@ -198,6 +204,8 @@ class Worker:
 
     def _say_what_waits(self) -> None:
         """It does not wait for other attempts; who reads its log knows that they are still to come."""
+        if self._rules.policy is not Policy.BEST_TRIED:
+            return
         try:
             left = retrying(self._hub.service, self._stream, self.group)
         except ShoalError as error:
