@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,3 +65,43 @@ def test_nothing_comes_before_its_time_nor_much_later_than_that(
             rest_ms = lookout.rest_ms(waiting[0], now_ms, longest_ms)
             assert 0 <= rest_ms <= longest_ms
             now_ms += max(1, rest_ms)
+
+
+@dataclass
+class SomeHub:
+    """One of several that have a store open: it delivers, and may be killed."""
+
+    dies_ms: int
+    lookout: Lookout = field(default_factory=Lookout)
+    wakes_ms: int = 0
+
+
+_LOOK_MS = 1_000
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 8_000)), max_size=12),
+    deaths_ms=st.lists(st.integers(0, 10_000), min_size=2, max_size=2),
+)
+def test_of_several_hubs_one_is_left_and_all_comes_once_in_order_and_soon(
+    rows: list[tuple[int, int]], deaths_ms: list[int]
+) -> None:
+    hubs = [SomeHub(dies_ms) for dies_ms in (*deaths_ms, 1 << 40)]
+    waiting = sorted(due_ms for _, due_ms in rows)
+    for number, due_ms in rows:
+        hubs[number].lookout.add(due_ms)
+    delivered: list[int] = []
+    while waiting:
+        hub = min(hubs, key=lambda one: one.wakes_ms)
+        now_ms = hub.wakes_ms
+        if now_ms >= hub.dies_ms:
+            hubs.remove(hub)
+            continue
+        upto_ms = hub.lookout.upto_ms(now_ms)
+        while waiting and waiting[0] <= upto_ms:
+            delivered.append(waiting.pop(0))
+            assert delivered[-1] <= now_ms, "not before its time"
+            assert now_ms - delivered[-1] <= OTHERS_MS, "whoever took it"
+        if waiting:
+            hub.wakes_ms += hub.lookout.rest_ms(waiting[0], now_ms, _LOOK_MS) or 1
+    assert delivered == sorted(due_ms for _, due_ms in rows)
