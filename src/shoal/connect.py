@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
 
@@ -42,6 +42,7 @@ from shoal.core.reading import ReadLimits
 from shoal.core.retention import checked_retention
 from shoal.core.ring import checked_hash, checked_shard_count
 from shoal.core.sending import checked_strategy
+from shoal.forks import importing
 from shoal.front.appending import PlainAppends
 from shoal.front.arguments import choice, flag, retention_ms
 from shoal.front.dead import DeadCalls
@@ -50,13 +51,13 @@ from shoal.front.scaling import ScalingCalls
 from shoal.hub.local import KEEPER_INTERVAL_S as HOUSEKEEPING_S
 from shoal.hub.local import LocalHub
 from shoal.ports import HubService
-from shoal.producer import Producer, ProducerOptions
-from shoal.remote.hub import RemoteHub
-from shoal.remote.transport import is_remote
-from shoal.store.sql.store import SQLStore
+from shoal.remote.address import is_remote
 from shoal.wire.batch import Batch
 from shoal.wire.layout import SchemaLike, stored_schema
 from shoal.wire.timestamps import timestamp_ms
+
+if TYPE_CHECKING:
+    from shoal.producer import Producer, ProducerOptions
 
 PRODUCERS_KEPT_S: Final = PRODUCER_STATE_KEPT_MS / 1000
 
@@ -92,6 +93,8 @@ def connect(
             leases=leases,
             producers_kept=producers_kept,
         )
+        with importing:
+            from shoal.remote.hub import RemoteHub
         remote = RemoteHub(url)
         return Hub(remote, remote.description)
     local = open_local(
@@ -129,6 +132,8 @@ def open_local(
     kept_ms = retention_ms(producers_kept, "producers_kept")
     if not kept_ms:
         raise InvalidInput("producers_kept", producers_kept, "a timedelta or seconds, more than 0")
+    with importing:
+        from shoal.store.sql.store import SQLStore
     store = SQLStore.open(url, durable=durable)
     try:
         lease_store = None if leases is None else SQLStore.open(leases, durable=durable)
@@ -287,6 +292,8 @@ class Hub(GroupCalls, DeadCalls, ScalingCalls):
         (ProducerFenced), and what was sent with a `number` is not stored twice. With `create`, a stream that
         is not there is made, with two shards.
         """
+        with importing:
+            from shoal.producer import Producer, ProducerOptions
         if settings:
             if options is not None:
                 raise InvalidInput(

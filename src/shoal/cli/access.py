@@ -22,7 +22,7 @@ from shoal.cli.options import DEFAULT_HUB, AsJson
 from shoal.core.access import AccessKey, Policy, User, made_statement
 from shoal.core.errors import InvalidInput, InvalidUrl, MissingPackage, UnknownPolicy, UnknownUser
 from shoal.core.names import checked_name
-from shoal.remote.transport import is_remote
+from shoal.remote.address import is_remote
 from shoal.store.sql.store import SQLStore
 from shoal.wire.policies import parse_policy, policy_text
 

@@ -15,6 +15,7 @@ from shoal.core.lineage import find_shard
 from shoal.core.model import Appended, ProducerStamp, StreamInfo, StreamName
 from shoal.core.names import stream_name
 from shoal.core.ring import key_bytes
+from shoal.forks import meet_arrow
 from shoal.ports import HubService, Submission
 from shoal.wire.fitting import check_headers, check_value, fit_columns, fit_records
 from shoal.wire.layout import Layout
@@ -62,6 +63,7 @@ class PlainAppends:
             except (InvalidInput, UnknownStream):  # Nothing was stored.
                 self._seen.pop(name, None)
         info = self._service.describe_stream(name)
+        meet_arrow()
         seen = _Seen(info, Layout(info.settings.schema))
         if len(self._seen) >= _KEPT:
             self._seen.clear()

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from shoal.consumer import CoordinatedMembership, LeasedMembership, Listener, Membership
 from shoal.core.checking import as_whole, is_whole
 from shoal.core.checkpoint import Save, whole_checkpoint
 from shoal.core.describing import GroupInfo, elsewhere
@@ -34,8 +33,12 @@ from shoal.core.model import ShardId, StreamName
 from shoal.core.names import checked_name, stream_name
 from shoal.core.positions import Start, StartKind
 from shoal.core.retry import Policy
+from shoal.forks import importing
 from shoal.front.arguments import choice, flag, start_of
 from shoal.ports import Fence, HubService
+
+if TYPE_CHECKING:
+    from shoal.consumer import Listener, Membership
 
 
 class GroupCalls:
@@ -231,6 +234,8 @@ class GroupCalls:
         who, interval = checked_name("consumer", consumer), None
         if heartbeat_interval is not None:
             interval = interval_ms(heartbeat_interval, found.settings.timeout_ms)
+        with importing:
+            from shoal.consumer import CoordinatedMembership, LeasedMembership
         membership: Membership
         if found.settings.coordination is Coordination.LEASED:
             membership = LeasedMembership(

@@ -18,7 +18,7 @@ from shoal.core.limits import RECORD_BYTES_MAX
 from shoal.core.lineage import find_shard
 from shoal.core.model import ProducerStamp, ShardId, StreamInfo
 from shoal.delay_port import DelayedRow
-from shoal.forks import renew_in_child
+from shoal.forks import meet_arrow, renew_in_child
 from shoal.ports import AppendRequest, Submission
 from shoal.wire.fitting import check_row_sizes
 from shoal.wire.layout import MEMORY, Layout
@@ -45,6 +45,7 @@ class Encoding:
         """The stored form of a stream's batches."""
         layout = self._layouts.get(stream.id)
         if layout is None:
+            meet_arrow()
             layout = self._layouts[stream.id] = Layout(stream.settings.schema)
         return layout
 

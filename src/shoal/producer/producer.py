@@ -40,7 +40,7 @@ from shoal.core.numbering import Stored, place_of_number
 from shoal.core.ring import LOGICAL_PARTITIONS, PARTITION_SIZE, checked_hash, key_bytes, placer
 from shoal.core.routing import ShardMap
 from shoal.core.sending import checked_strategy, is_strict
-from shoal.forks import renew_in_child
+from shoal.forks import meet_arrow, renew_in_child
 from shoal.ports import GroupSaves, HubService
 from shoal.producer.committing import Committing
 from shoal.producer.futures import BatchFuture, SendFuture
@@ -88,6 +88,7 @@ class Producer:
         self._number = -1
         self.stream = str(stream.full_name)
         self._is_inherited = False
+        meet_arrow()
         self._layout = Layout(stream.settings.schema)
         self._is_typed = self._layout.is_typed
         self._place = placer(stream.settings.hash)

@@ -25,6 +25,7 @@ from shoal.core.model import (
 )
 from shoal.core.reading import ReadLimits, whole_offset
 from shoal.core.scaling import check_scaling
+from shoal.forks import meet_arrow
 from shoal.native.calls import CALLS, arguments_to
 from shoal.native.forms import AppendLabel, ReadLabel, Refreshed, SentBatch, SentDelay, TransactLabel
 from shoal.ports import Fence, Following, GroupSaves, Place, ProducerLife, Submission
@@ -317,6 +318,7 @@ class RemoteHub(Part):
         if layout is None:
             if len(self._layouts) >= _LAYOUTS:
                 self._layouts.clear()
+            meet_arrow()
             layout = self._layouts[stream_id] = Layout(schema)
         return layout
 

@@ -43,11 +43,6 @@ _PAUSE_S: Final = (0.02, 1.0)
 _JSON: Final = "application/json"
 
 
-def is_remote(url: object) -> bool:
-    """Whether this names a server."""
-    return isinstance(url, str) and url.startswith(("http://", "https://"))
-
-
 class Transport:
     """Where calls go. Writer and reader of the fields: any thread, under `_lock`. A forked child begins
     anew."""

@@ -118,7 +118,9 @@ class Shaper:
         for offsets, chunk in batch.chunks():
             if not chunk.num_rows:
                 continue
-            rows = max(1, min(ROWS_MAX, BYTES_MAX * chunk.num_rows // max(1, chunk.nbytes)))
+            most = max(1, min(ROWS_MAX, BYTES_MAX * chunk.num_rows // max(1, chunk.nbytes)))
+            pieces = -(-chunk.num_rows // most)
+            rows = -(-chunk.num_rows // pieces)  # All alike: a small rest would be copied to be joined.
             for low in range(0, chunk.num_rows, rows):
                 yield self._part(batch, offsets[low : low + rows], chunk.slice(low, rows))
 

@@ -21,7 +21,7 @@ from shoal.connect import Hub, connect
 from shoal.consumer.membership import insist
 from shoal.core.errors import InvalidUrl, StoreError, shown_url
 from shoal.core.limits import DURATION_S_MAX
-from shoal.remote.transport import is_remote
+from shoal.remote.address import is_remote
 
 TASK_OUTAGE_S: Final = 60.0
 """How long a task waits for a store that is away: a restart takes less, and a task that fails begins anew."""

@@ -252,16 +252,12 @@ def _fit_one(column: pa.Array | None, field: pa.Field, rows: int = 0) -> pa.Arra
 assert {TIMESTAMP.name, KEY.name, HEADERS.name} <= RESERVED
 
 
-def _warm_up() -> None:
-    """Meet Arrow's lazy sides once, here: its import of numpy's parts, its search for pandas, its functions.
+def warm_up() -> None:
+    """Meet Arrow's lazy sides once: its import of numpy's parts, its search for pandas, its functions.
 
-    If a thread meets them first and another forks at that moment, the child inherits a lock that nobody will
-    ever give back, and its own first append waits for it.
+    See `shoal.forks.meet_arrow`.
     """
     layout = Layout(None)
     batch = fit_records(layout, [b""], [None], [0], [{"": b""}]).take(pa.array(np.zeros(1, np.int64)))
     for compression in Compression:
         layout.decode(*layout.encode(batch, compression))
-
-
-_warm_up()
