@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 from shoal.core.aside import (
     Origin,
-    Retrying,
     dead_stream,
     kept_for_ever,
     origin_of,
@@ -22,7 +21,7 @@ from shoal.core.aside import (
     retry_stream,
 )
 from shoal.core.delaying import DELAYED, Delay
-from shoal.core.errors import NotFound, ShoalError, StreamExists, UnknownStream
+from shoal.core.errors import ShoalError, StreamExists, UnknownStream
 from shoal.core.model import StreamInfo, StreamName
 from shoal.core.retry import FailureRules
 from shoal.core.tasks import Failure
@@ -33,16 +32,6 @@ from shoal.wire.layout import Layout
 from shoal.wire.record import Record
 
 _ERROR_MAX = 1000
-
-
-def retrying(service: HubService, stream: StreamName, group: str) -> Retrying:
-    """What is to be tried again. What comes due meanwhile may count as both, never as neither."""
-    name = retry_stream(stream, group)
-    waiting = due = 0
-    with suppress(NotFound):  # Nothing was ever set aside.
-        waiting = service.count_delayed(name)
-        due = service.groups.describe(name, group).lag
-    return Retrying(stream=str(name), waiting=waiting, due=due)
 
 
 class Appending(Protocol):

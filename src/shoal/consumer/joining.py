@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from shoal.consumer.membership import Listener, Membership
 from shoal.consumer.options import WorkerOptions
+from shoal.core.aside import Retrying
 from shoal.core.errors import GroupExists, InvalidInput, UnknownGroup
 from shoal.core.group import GroupSettings
 from shoal.core.model import StreamName
@@ -39,6 +40,7 @@ class HubCalls(Protocol):
         start: str | datetime | Mapping[int, int] = ...,
     ) -> object: ...
     def append(self, stream: str, shard: int, records: Sequence[Any]) -> object: ...
+    def retrying(self, stream: str, group: str) -> Retrying: ...
     def join_group(
         self,
         stream: str,

@@ -15,7 +15,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self
 
-from shoal.consumer.aside import Aside, retrying
+from shoal.consumer.aside import Aside
 from shoal.consumer.figures import Lag, WorkerFigures, shard_lag
 from shoal.consumer.held import Hosting, InThreads
 from shoal.consumer.joining import HubCalls, as_retry, checked_hub, own_name, see_group
@@ -207,7 +207,7 @@ class Worker:
         if self._rules.policy is not Policy.BEST_TRIED:
             return
         try:
-            left = retrying(self._hub.service, self._stream, self.group)
+            left = self._hub.retrying(self.stream, self.group)
         except ShoalError as error:
             _log.info("%s cannot tell what is to be tried again: %s", self.name, error)
             return

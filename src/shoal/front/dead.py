@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
-from shoal.consumer.aside import retrying
 from shoal.core.aside import (
     Retrying,
     dead_stream,
@@ -18,7 +17,7 @@ from shoal.core.aside import (
     retry_stream,
 )
 from shoal.core.dead import DeadLetter, chosen, open_letters, settlement
-from shoal.core.errors import StreamExists, UnknownStream
+from shoal.core.errors import NotFound, StreamExists, UnknownStream
 from shoal.core.group import Delivery, Group
 from shoal.core.lineage import find_shard
 from shoal.core.model import StreamName
@@ -44,9 +43,17 @@ class DeadCalls(Appending):
     """See Hub."""
 
     def retrying(self, stream: str, group: str) -> Retrying:
-        """How many records of a `best_tried` group are to be tried again, once their delay is over or now."""
+        """How many records of a `best_tried` group are to be tried again, once their delay is over or now.
+
+        What comes due meanwhile may count as both, never as neither.
+        """
         found = self._service.groups.find(stream_name(stream), checked_name("group", group))
-        return retrying(self._service, stream_name(stream), found.name)
+        name = retry_stream(stream_name(stream), found.name)
+        waiting = due = 0
+        with suppress(NotFound):  # Nothing was ever set aside.
+            waiting = self._service.count_delayed(name)
+            due = self._service.groups.describe(name, found.name).lag
+        return Retrying(stream=str(name), waiting=waiting, due=due)
 
     def dead_letters(self, stream: str, group: str) -> list[DeadLetter]:
         """Records of a group that ran out of attempts and that nobody has settled, oldest first."""
