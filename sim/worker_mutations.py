@@ -170,9 +170,9 @@ def hidden_behind_what_comes_again() -> Replacement:
 def falls_back() -> Replacement:
     right = Tenure._next_task
 
-    def next_task(tenure: Tenure, lane: Lane, now_ms: int) -> object:
+    def next_task(tenure: Tenure, lane: Lane) -> object:
         done = lane.done
-        task = right(tenure, lane, now_ms)
+        task = right(tenure, lane)
         lane.done = done
         return task
 

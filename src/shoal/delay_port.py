@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,6 +12,8 @@ class DelayedRow:
     """Records that are due together, as they are kept."""
 
     due_ms: int
+    wait_ms: int | None
+    """How long they were to wait, if that is what was asked for."""
     place: int | None
     records: int
     raw_bytes: int
@@ -40,5 +42,12 @@ class DelayStore(Protocol):
         """The first that are due of one stream: so many rows or bytes, before they were compressed,
         and at least one."""
 
+    def bring_forward(self, now_ms: int) -> int:
+        """The wall clock may have been set back: what was to wait for so long, and by this clock would wait
+        for longer, is due so long from now. A bounded part of it; how many rows."""
+
     def count_delayed(self, stream_id: int) -> int:
         """How many records wait for a stream."""
+
+    def all_delayed(self) -> Mapping[int, int]:
+        """The same for all streams that records wait for, by their ids."""

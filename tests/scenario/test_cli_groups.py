@@ -260,6 +260,24 @@ def test_dead_letters_are_replayed_and_dropped(run: Run, letters: list[bytes], h
     assert hub.describe_stream("orders.billing.retry").shards[0].next_offset == 2
 
 
+def test_what_is_to_be_tried_again_is_shown(run: Run, hub: shoal.Hub) -> None:
+    hub.create_stream("orders", shards=1)
+    hub.append("orders", 0, [b"one", b"two"])
+
+    def refuse(batch: shoal.Batch, checkpointer: shoal.Checkpointer) -> None:
+        raise ValueError("odd")
+
+    rules = shoal.FailureRules(policy=Policy.BEST_TRIED, delays_s=(3600,))
+    shoal.Worker(hub, "orders", "billing", refuse, failure=rules, until="now").run()
+    line = "2 records to be tried again in orders.billing.retry: 2 after their delay, 0 now\n"
+    assert line in run("group", "describe", "orders", "billing").stdout
+    found = described(run)
+    assert found["retrying"] == {"stream": "orders.billing.retry", "waiting": 2, "due": 0}
+    assert json_of(run("group", "describe", "orders.billing.retry", "billing", "--json"))["retrying"] is None
+    assert "; 2 come later\n" in run("stream", "describe", "orders.billing.retry").stdout
+    assert json_of(run("stream", "describe", "orders.billing.retry", "--json"))["delayed"] == 2
+
+
 # --- Changed. ---------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ import json
 import socket
 import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,17 @@ def test_health_figures_and_the_document_are_there(url: str, hub: Hub) -> None:
     assert names <= set(document["components"]["schemas"])
     assert document["security"] == [{"signature": []}, {}]
     assert document["components"]["securitySchemes"]["signature"]["name"] == "Authorization"
+
+
+def test_figures_show_what_comes_later(url: str, hub: Hub) -> None:
+    hub.create_stream("orders", shards=1)
+    hub.create_stream("bills", shards=1)
+    with hub.producer("orders") as producer:
+        for _ in range(3):
+            producer.send(b"later", deliver_at=datetime.now(UTC) + timedelta(hours=1))
+    figures = asked(url, "/metrics", method="GET")[1].decode()
+    assert 'shoal_stream_delayed_records{stream="orders"} 3.0' in figures
+    assert 'stream="bills"' not in figures
 
 
 def test_the_clients_request_id_is_answered_and_one_that_no_log_can_hold_is_not(url: str) -> None:

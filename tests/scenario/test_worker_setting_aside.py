@@ -9,7 +9,7 @@ import pytest
 
 import shoal
 from shoal import Batch, Checkpointer, Hub, Worker
-from shoal.core.aside import origin_of
+from shoal.core.aside import origin_of, own_headers
 from shoal.core.limits import HEADERS_MAX, RECORD_BYTES_MAX
 from shoal.core.retry import FailureRules, Policy
 from shoal.testing.members import eventually
@@ -70,9 +70,12 @@ def test_rules_that_name_no_policy_have_the_groups(hub: Hub, work: Make) -> None
     eventually(lambda: worker.stats.dead == 5, "all of them are set aside")
 
 
-@pytest.mark.parametrize(
+AS_LARGE_AS_MAY_BE = pytest.mark.parametrize(
     ("size", "headers"), [(RECORD_BYTES_MAX - 1, 0), (5, HEADERS_MAX), (RECORD_BYTES_MAX - 1000, HEADERS_MAX)]
 )
+
+
+@AS_LARGE_AS_MAY_BE
 def test_a_record_as_large_as_it_may_be_can_be_set_aside(
     hub: Hub, work: Make, size: int, headers: int
 ) -> None:
@@ -95,3 +98,24 @@ def test_a_record_as_large_as_it_may_be_can_be_set_aside(
     worker.stop()
     assert checkpoints(hub, STREAM, GROUP) == {0: 7, 1: 5}
     assert hub.replay_dead_letters(STREAM, GROUP)
+
+
+@AS_LARGE_AS_MAY_BE
+def test_a_record_as_large_as_it_may_be_can_be_tried_again(
+    hub: Hub, work: Make, size: int, headers: int
+) -> None:
+    many = {f"h{n}": b"v" for n in range(headers)}
+    hub.append(STREAM, 0, [shoal.Record(0, 1, b"k", b"x" * size, many)])
+    came: list[tuple[int, int, int]] = []
+
+    def refuse(batch: Batch, checkpointer: Checkpointer) -> None:
+        for record in batch:
+            if batch.stream != STREAM:
+                came.append((len(record.value), len(own_headers(record.headers)), record.timestamp))
+            elif record.key == b"k":
+                raise ValueError("odd " * 1000)
+            checkpointer.save(persist=False)
+
+    rules = FailureRules(policy=Policy.BEST_TRIED, delays_s=(0.01,), max_attempts=2)
+    work(refuse, failure=rules).start()
+    eventually(lambda: came == [(size, headers, 1)], "it comes again, whole")

@@ -36,3 +36,21 @@ def work_until_told(report: Report, url: str, name: str, log: Path, settings: di
         )
         report("ready")
         worker.run()
+
+
+def refuse_until_killed(report: Report, url: str, delay_s: float) -> None:
+    """Set every record aside, and report when one is; until it is killed."""
+    rules = shoal.FailureRules(
+        policy=shoal.Policy.BEST_TRIED, delays_s=(delay_s,), max_attempts=100, outage_after=1000
+    )
+    with shoal.connect(url) as hub:
+
+        def refuse(batch: shoal.Batch, checkpointer: shoal.Checkpointer) -> None:
+            raise ValueError("not here")
+
+        with shoal.Worker(hub, STREAM, GROUP, refuse, name="victim", timeout=1.0, failure=rules) as worker:
+            told = 0
+            while worker.wait(0.01) is False:
+                if worker.stats.retries > told:
+                    told = worker.stats.retries
+                    report(told)

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.consumer.options import OnExpired, OnStuck, WorkerOptions
-from shoal.core.aside import Origin, dead_stream, due_ms, origin_of, own_headers, retry_stream
+from shoal.core.aside import Origin, dead_stream, origin_of, own_headers, retry_shards, retry_stream
 from shoal.core.errors import InvalidInput
-from shoal.core.model import StreamName
+from shoal.core.limits import RETRY_SHARDS_MAX
+from shoal.core.model import StreamInfo, StreamName, StreamSettings
+from shoal.core.resharding import first_shards
 from shoal.core.retry import NO_STREAK, Backoff, FailureRules, Policy, is_outage
 
 
@@ -96,9 +98,9 @@ def test_choices_may_be_given_as_plain_words() -> None:
 
 
 def test_each_further_attempt_has_its_delay_and_after_the_last_there_is_none() -> None:
-    rules = FailureRules(delays_s=(1, 2), max_attempts=4)
-    assert [rules.tier(attempts) for attempts in range(1, 6)] == [0, 1, 1, None, None]
-    assert FailureRules(delays_s=(), max_attempts=1).tier(1) is None
+    rules = FailureRules(delays_s=(1, 2.5), max_attempts=4)
+    assert [rules.delay_ms(attempts) for attempts in range(1, 6)] == [1000, 2500, 2500, None, None]
+    assert FailureRules(delays_s=(), max_attempts=1).delay_ms(1) is None
 
 
 def test_an_outage_is_said_by_the_error_or_seen_in_a_row_of_failures_alike() -> None:
@@ -153,21 +155,13 @@ def test_the_streams_aside_are_named_for_the_stream_and_the_group() -> None:
     assert str(dead_stream(main, "billing")) == "shop/orders.billing.dead"
 
 
-@given(
-    set_aside_ms=st.integers(0, 4 * 10**12),
-    wall_ms=st.integers(-(10**12), 4 * 10**12),
-    now_ms=st.integers(0, 10**12),
-    tier=st.integers(0, 5),
-)
-def test_however_wall_clocks_jump_nobody_waits_longer_than_the_delay_nor_before_now(
-    set_aside_ms: int, wall_ms: int, now_ms: int, tier: int
-) -> None:
-    rules = FailureRules(delays_s=(10, 60, 600))
-    due = due_ms(rules, tier, set_aside_ms, wall_ms, now_ms)
-    assert now_ms <= due <= now_ms + [10_000, 60_000, 600_000][min(tier, 2)]
-
-
-def test_with_wall_clocks_that_agree_the_delay_counts_from_when_it_was_set_aside() -> None:
-    rules = FailureRules(delays_s=(10,))
-    assert due_ms(rules, 0, 1_000_000, 1_004_000, 50) == 6050
-    assert due_ms(rules, 0, 1_000_000, 1_010_000, 50) == 50
+@pytest.mark.parametrize(("shards", "wanted"), [(1, 1), (3, 3), (64, RETRY_SHARDS_MAX)])
+def test_a_retry_stream_has_few_shards_and_no_more_than_the_main_one(shards: int, wanted: int) -> None:
+    main = StreamInfo(
+        full_name=StreamName("shop", "orders"),
+        id=1,
+        version=1,
+        settings=StreamSettings(),
+        shards=first_shards(shards, 0),
+    )
+    assert retry_shards(main) == wanted

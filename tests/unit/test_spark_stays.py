@@ -260,6 +260,7 @@ def test_best_tried_sets_poison_aside_tries_it_again_and_gives_it_up(driver: Dri
     assert driver.checkpoints() == {0: 3}
 
     retry = "orders.billing.retry"
+    until(lambda: driver.hub.stats(retry).appended == 1)
     driver.hub.create_group(retry, "billing", in_order=False, start="earliest", timeout=2.0)
     driver.join(retry)
     done = driver.work(job, retry)

@@ -847,17 +847,6 @@ def test_one_asked_for_before_a_record_was_set_aside_leaves_it_to_the_next_owner
     assert begun(made) == [Release(checkpoint=0)]
 
 
-def test_a_record_that_waits_for_its_next_attempt_is_handed_out_when_it_is_due() -> None:
-    made = processing(BEST)
-    made.got([[Piece([0], 1, due_ms=500), Piece([1], 1, due_ms=600)]], 2, is_end=False)
-    assert begun(made, 499) == []
-    assert made.due_ms() == 500
-    assert process(made, 500) == [0]
-    made.returned(0)
-    assert begun(made, 500) == []
-    assert made.due_ms() == 600
-
-
 # --- Lanes and checkpoints. --------------------------------------------------------------------------
 
 

@@ -11,9 +11,7 @@ import shoal
 HOUSE = Path(shoal.__file__).parent
 WALL = {"time", "time_ns", "now", "today", "utcnow", "localtime", "gmtime", "CLOCK_REALTIME"}
 ALLOWED = {
-    "consumer/aside.py:retry_due_ms": "bounded by core.aside.due_ms: nobody waits longer than the delay",
-    "consumer/aside.py:put": "what due_ms counts from",
-    "spark/processor_query.py:_past_delay": "how many go with a first one that is due; at worst one by one",
+    "consumer/aside.py:put": "the timestamp of a dead letter",
     "spark/ledger.py:written": "the timestamp of a note",
     "spark/sink_task.py:_write_round": "the timestamp of a record that was given none",
     "hub/group_steps.py:now_ms": "notes of the history, for people",
@@ -21,6 +19,7 @@ ALLOWED = {
     "hub/scaler.py:_look": "how old a shard is; at worst it changes once too soon, or late",
     "hub/committer.py:_settle": "when something was appended; it never goes down within a shard",
     "hub/delays.py:_now_ms": "a delayed record is due by the wall clock, as it was asked for",
+    "hub/encoding.py:_delayed": "what waits for so long waits no longer when it is set back; see Delays",
     "producer/transaction.py:send": "the timestamp of a record that was given none",
     "hub/ownerless.py:_now_ms": "notes of the history and how old what waits is, for people",
     "hub/broadcast.py:_now_ms": "notes of the history and when a position was saved, for people",
@@ -64,9 +63,7 @@ def test_the_wall_clock_is_looked_at_only_where_a_jump_does_no_harm() -> None:
             found |= {f"{where}:{name}" for name in looks(room.read_text())}
     unknown = {one for one in found if one not in ALLOWED and one.partition(":")[0] not in ALLOWED}
     assert not unknown, f"is a jump of the wall clock harmless here? {sorted(unknown)}"
-    assert {"consumer/aside.py:retry_due_ms", "consumer/aside.py:put"} == {
-        one for one in found if one.startswith("consumer/")
-    }
+    assert {"consumer/aside.py:put"} == {one for one in found if one.startswith("consumer/")}
 
 
 @pytest.mark.parametrize(

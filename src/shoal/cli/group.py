@@ -19,8 +19,9 @@ from shoal.cli.group_reset import reset
 from shoal.cli.options import DEFAULT_HUB, AsJson, GroupArgument, HubUrl, LeasesUrl, StreamArgument
 from shoal.cli.repeating import checked_interval, looks
 from shoal.cli.values import parse_bound, parse_position, parse_seconds
-from shoal.core.describing import GroupInfo, joined_ms
-from shoal.core.errors import GroupInUse
+from shoal.core.aside import Retrying
+from shoal.core.describing import ELSEWHERE, GroupInfo, joined_ms
+from shoal.core.errors import AccessDenied, GroupInUse
 from shoal.core.group import Coordination, Delivery
 from shoal.core.limits import GROUPS_PER_STREAM, HISTORY_KEPT
 from shoal.core.retry import Policy
@@ -275,11 +276,24 @@ groups.add_typer(dead, name="dead")
 
 def _view(hub: Hub, stream: str, group: str) -> RenderableType:
     info = hub.describe_group(stream, group)
-    return group_output.group_view(info, _joined(hub, info), time.time_ns() // 1_000_000)
+    return group_output.group_view(
+        info, _joined(hub, info), time.time_ns() // 1_000_000, _retrying(hub, info)
+    )
 
 
 def _json(hub: Hub, info: GroupInfo) -> dict[str, Any]:
-    return group_output.group_json(info, _joined(hub, info))
+    return group_output.group_json(info, _joined(hub, info), _retrying(hub, info))
+
+
+def _retrying(hub: Hub, info: GroupInfo) -> Retrying | None:
+    """What is to be tried again, if there is such, and if we may see it."""
+    if info.settings.delivery is not Delivery.EXCLUSIVE or info.state == ELSEWHERE:
+        return None
+    try:
+        found = hub.retrying(info.stream, info.name)
+    except AccessDenied:
+        return None
+    return found if found.waiting or found.due else None
 
 
 def _joined(hub: Hub, info: GroupInfo) -> dict[str, int]:

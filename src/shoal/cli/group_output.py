@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from rich.text import Text
 from shoal.cli import group_ownerless
 from shoal.cli.output import age, moment, plain_table, printable
 from shoal.cli.values import Position
+from shoal.core.aside import Retrying
 from shoal.core.describing import ELSEWHERE, Block, GroupInfo, changed
 from shoal.core.group import Delivery, GroupSettings, MemberStatus, Note, ShardState
 
@@ -56,13 +58,15 @@ def group_list(groups: Sequence[GroupInfo]) -> Table:
     return table
 
 
-def group_view(info: GroupInfo, joined: Mapping[str, int], now_ms: int) -> Stack:
+def group_view(
+    info: GroupInfo, joined: Mapping[str, int], now_ms: int, retrying: Retrying | None = None
+) -> Stack:
     """A group with its settings, members and shards; one without owners with what it has instead."""
     members = [member_table(info, joined, now_ms)] if info.members else []
     tables = group_ownerless.tables(info)
     if not tables:
         tables = [shard_table(info, now_ms)]
-    lines = [*waiting_lines(info), *blocked_lines(info, now_ms)]
+    lines = [*waiting_lines(info), *blocked_lines(info, now_ms), *retry_lines(retrying)]
     return Stack(_heading(info), *members, *tables, *map(Text, lines))
 
 
@@ -157,6 +161,16 @@ def blocked_lines(info: GroupInfo, now_ms: int) -> list[str]:
     ]
 
 
+def retry_lines(retrying: Retrying | None) -> list[str]:
+    """What was set aside and is to be tried again."""
+    if retrying is None or not retrying.waiting + retrying.due:
+        return []
+    return [
+        f"{_count(retrying.waiting + retrying.due, 'record')} to be tried again in {retrying.stream}: "
+        f"{retrying.waiting:,} after their delay, {retrying.due:,} now"
+    ]
+
+
 def changes_text(old: GroupSettings, new: GroupSettings) -> str:
     """What an update changed, with both values."""
     lines = [
@@ -199,7 +213,9 @@ def history_line(at: datetime, note: Note) -> str:
 # --- For machines. ----------------------------------------------------------------------------------
 
 
-def group_json(info: GroupInfo, joined: Mapping[str, int]) -> dict[str, Any]:
+def group_json(
+    info: GroupInfo, joined: Mapping[str, int], retrying: Retrying | None = None
+) -> dict[str, Any]:
     """A group with all its fields. Times are milliseconds since 1970; `lag_s` is in seconds."""
     return {
         "stream": info.stream,
@@ -210,6 +226,7 @@ def group_json(info: GroupInfo, joined: Mapping[str, int]) -> dict[str, Any]:
         **settings_json(info.settings),
         "lag": info.lag,
         "lag_s": info.lag_s,
+        "retrying": None if retrying is None else asdict(retrying),
         "members": [
             {
                 "name": member.name,

@@ -103,11 +103,12 @@ def shard_table(info: StreamInfo, totals: StreamStats | None = None) -> Table:
 
 def stats_line(stats: StreamStats) -> str:
     """The figures that no table holds."""
+    later = f"; {stats.delayed:,} come later" if stats.delayed else ""
     if stats.oldest_append_ms is None or stats.newest_append_ms is None:
-        return f"{stats.appended:,} records appended in all, none kept"
+        return f"{stats.appended:,} records appended in all, none kept{later}"
     return (
         f"{stats.appended:,} records appended in all; {stats.batches:,} batches kept, "
-        f"appended {moment(stats.oldest_append_ms)} to {moment(stats.newest_append_ms)}"
+        f"appended {moment(stats.oldest_append_ms)} to {moment(stats.newest_append_ms)}{later}"
     )
 
 
@@ -153,6 +154,7 @@ def stream_json(info: StreamInfo, stats: StreamStats | None = None) -> dict[str,
         found |= {
             "appended": stats.appended,
             "batches": stats.batches,
+            "delayed": stats.delayed,
             "oldest_append": stats.oldest_append_ms,
             "newest_append": stats.newest_append_ms,
         }

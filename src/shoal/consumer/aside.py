@@ -1,4 +1,5 @@
-"""Sets records aside: into the group's retry stream for another attempt, or into its dead stream.
+"""Sets records aside: for another attempt, as delayed records of the group's retry stream, or into its dead
+stream.
 
 Both are streams like any other, made when they are first needed, with the columns of the main stream.
 """
@@ -10,30 +11,27 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from shoal.consumer.membership import boot_ms
 from shoal.core.aside import (
     Origin,
     dead_stream,
-    due_ms,
     kept_for_ever,
     origin_of,
     own_headers,
+    retry_shards,
     retry_stream,
 )
-from shoal.core.errors import StreamExists
+from shoal.core.delaying import DELAYED, Delay
+from shoal.core.errors import ShoalError, StreamExists, UnknownStream
 from shoal.core.model import StreamInfo, StreamName
 from shoal.core.retry import FailureRules
 from shoal.core.tasks import Failure
-from shoal.ports import HubService
+from shoal.ports import HubService, Submission
 from shoal.wire.batch import Batch
+from shoal.wire.fitting import check_headers, check_value, fit_records
+from shoal.wire.layout import Layout
 from shoal.wire.record import Record
 
 _ERROR_MAX = 1000
-
-
-def retry_due_ms(rules: FailureRules, tier: int, set_aside_ms: int) -> int:
-    """When a record of the retry stream may be handed out, on the clock that deadlines count by."""
-    return due_ms(rules, tier, set_aside_ms, time.time_ns() // 1_000_000, boot_ms())
 
 
 class Appending(Protocol):
@@ -51,12 +49,12 @@ class Aside:
         self._hub, self._main, self._rules = hub, stream, rules
         self.retry = retry_stream(stream.full_name, group)
         self.dead = dead_stream(stream.full_name, group)
-        self._known: dict[StreamName, int] = {}
-        """Streams that are there, and their shards."""
+        self._known: dict[StreamName, StreamInfo] = {}
+        """Streams that are there."""
 
     def see_retry(self) -> None:
         """Make the retry stream, if it is not there."""
-        self._see(self.retry, self._tiers)
+        self._see(self.retry, retry_shards(self._main))
 
     def put(self, batch: Batch, offset: int, failure: Failure) -> bool:
         """Set a record of a batch aside, durably. True: into the dead stream; that was its last attempt."""
@@ -71,25 +69,35 @@ class Aside:
             attempts=attempts,
             error=f"{failure.kind}: {failure.text}"[:_ERROR_MAX],
         )
-        tier = self._rules.tier(attempts)
-        where = self.dead if tier is None else self.retry
-        shards = self._see(where, 1 if tier is None else self._tiers)
         headers = {**own_headers(record.headers), **origin.headers()}
-        # Its delay counts from now; when it was sent at first, the headers say.
-        fresh = Record(0, time.time_ns() // 1_000_000, record.key, record.value, headers)
-        # A retry stream that was made for fewer delays has no shard for the last of these.
-        self._hub.append(str(where), min(tier or 0, shards - 1), [fresh])
-        return tier is None
+        wait_ms = self._rules.delay_ms(attempts)
+        if wait_ms is None:
+            self._see(self.dead, 1)
+            died = Record(0, time.time_ns() // 1_000_000, record.key, record.value, headers)
+            self._hub.append(str(self.dead), 0, [died])
+            return True
+        self._delay(Record(0, origin.timestamp, record.key, record.value, headers), wait_ms)
+        return False
 
-    @property
-    def _tiers(self) -> int:
-        """Delays, each with a shard of its own. Without any, what is replayed still needs one."""
-        return max(1, len(self._rules.delays_s))
+    def _delay(self, record: Record, wait_ms: int) -> None:
+        """Durable now; in the retry stream, in the shard of its key, when its delay is over."""
+        stream = self._see(self.retry, retry_shards(self._main))
+        layout = Layout(stream.settings.schema)
+        value, _ = check_value(layout, record.value)
+        batch = fit_records(
+            layout, [value], [record.key], [record.timestamp], [check_headers(record.headers)]
+        )
+        delays = [Delay(0, None, wait_ms)]
+        (answer,) = self._hub.service.append(stream, [Submission(shard=DELAYED, batch=batch, delays=delays)])
+        if isinstance(answer, UnknownStream):
+            del self._known[self.retry]  # It was deleted, and is made anew by the next attempt.
+        if isinstance(answer, ShoalError):
+            raise answer
 
-    def _see(self, name: StreamName, shards: int) -> int:
-        """Make the stream if it is not there; how many shards it has."""
+    def _see(self, name: StreamName, shards: int) -> StreamInfo:
+        """Make the stream if it is not there."""
         if name not in self._known:
             with suppress(StreamExists):
                 self._hub.service.create_stream(name, kept_for_ever(self._main.settings), shards)
-            self._known[name] = len(self._hub.service.describe_stream(name).shards)
+            self._known[name] = self._hub.service.describe_stream(name)
         return self._known[name]

@@ -23,9 +23,6 @@ from shoal.wire.lanes import done_before, lanes_of
 _CLOSE_S: Final = 10.0
 """The store bounds a read; this is only in case that it does not."""
 
-DueMs = Callable[[int, int], int]
-"""Of a shard and a record's timestamp: when it may be handed out."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
@@ -51,12 +48,9 @@ class Fetcher:
         records: int,
         piece_records: int,
         moved: Callable[[ShardId], None],
-        due_ms: DueMs | None = None,
     ) -> None:
-        """`due_ms`: records are handed out one by one, each not before its time."""
         self._service, self._member, self._stream_id = service, member, stream_id
-        self._records, self._piece_records = records, 1 if due_ms is not None else piece_records
-        self._due_ms = due_ms
+        self._records, self._piece_records = records, piece_records
         self._changed = threading.Condition()
         self._reading = 0
 
@@ -126,13 +120,5 @@ class Fetcher:
             if mark > batch.first_offset or done:
                 left = [offset for offset in offsets if offset >= mark and offset not in done]
             parts = [left[at : at + self._piece_records] for at in range(0, len(left), self._piece_records)]
-            cut.append(
-                [Piece(part, size * len(part) // len(batch), batch, self._due(batch, part)) for part in parts]
-            )
+            cut.append([Piece(part, size * len(part) // len(batch), batch) for part in parts])
         return cut
-
-    def _due(self, batch: Batch, part: Sequence[int]) -> int:
-        if self._due_ms is None:
-            return 0
-        (record,) = batch.part(part)
-        return self._due_ms(batch.shard, record.timestamp)

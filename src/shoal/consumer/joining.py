@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from shoal.consumer.membership import Listener, Membership
 from shoal.consumer.options import WorkerOptions
+from shoal.core.aside import Retrying
 from shoal.core.errors import GroupExists, InvalidInput, UnknownGroup
 from shoal.core.group import GroupSettings
 from shoal.core.model import StreamName
@@ -39,6 +40,7 @@ class HubCalls(Protocol):
         start: str | datetime | Mapping[int, int] = ...,
     ) -> object: ...
     def append(self, stream: str, shard: int, records: Sequence[Any]) -> object: ...
+    def retrying(self, stream: str, group: str) -> Retrying: ...
     def join_group(
         self,
         stream: str,
@@ -81,8 +83,11 @@ def see_group(hub: HubCalls, stream: str, group: str, options: WorkerOptions) ->
 
 
 def as_retry(options: WorkerOptions) -> WorkerOptions:
-    """The same for the group of a retry stream, which is the worker's own to make."""
-    return replace(options, create_group=True, in_order=False, start="earliest")
+    """The same for a retry stream, whose group is the worker's own to make.
+
+    Its records come one by one: each of them may well fail again, and is to be tried as often as was said.
+    """
+    return replace(options, create_group=True, in_order=False, start="earliest", until=None, batch_records=1)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from typing import Final, Protocol, assert_never
 from shoal.complaints import Complaints
 from shoal.consumer.aside import Aside
 from shoal.consumer.deciding import Deciding, Event, Job
-from shoal.consumer.fetching import DueMs, Fetcher, Found
+from shoal.consumer.fetching import Fetcher, Found
 from shoal.consumer.held import Held, Hosting
 from shoal.consumer.membership import Membership, boot_ms
 from shoal.consumer.options import OnExpired, OnStuck, WorkerOptions
@@ -80,7 +80,6 @@ class Runtime:
         executor: Executor | None = None,
         listener: ShardListener | None = None,
         aside: Aside | None = None,
-        due_ms: DueMs | None = None,
         targets: Mapping[ShardId, int] | None = None,
         drained: AskIfDrained | None = None,
         shown: Mapping[ShardId, str] | None = None,
@@ -125,7 +124,6 @@ class Runtime:
             records=options.fetch_records,
             piece_records=options.batch_records,
             moved=lambda shard: self._deciding.call(partial(self._moved, shard)),
-            due_ms=due_ms,
         )
         self._errands = Threads("shoal-errand", _ERRANDS, self._failed)
         crew_rules = _crew_rules(options, rules, targets, shown or {}, is_on_demand=poller is not None)

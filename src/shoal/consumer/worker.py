@@ -12,11 +12,10 @@ import threading
 from collections.abc import Collection, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import replace
-from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
-from shoal.consumer.aside import Aside, retry_due_ms
+from shoal.consumer.aside import Aside
 from shoal.consumer.figures import Lag, WorkerFigures, shard_lag
 from shoal.consumer.held import Hosting, InThreads
 from shoal.consumer.joining import HubCalls, as_retry, checked_hub, own_name, see_group
@@ -29,7 +28,7 @@ from shoal.consumer.statistics import COUNTERS, WorkerStats
 from shoal.consumer.watching import Watch
 from shoal.core.checking import is_number
 from shoal.core.draining import Drained, drained
-from shoal.core.errors import InvalidInput
+from shoal.core.errors import InvalidInput, ShoalError
 from shoal.core.group import Coordination, GroupSettings
 from shoal.core.limits import DURATION_S_MAX
 from shoal.core.model import ShardId, StreamName
@@ -101,6 +100,8 @@ class Worker:
         self._is_over = threading.Event()
         """Nothing of it runs any more, but for user code that was given up."""
         self._lock = threading.Lock()
+        self._ending = threading.Lock()
+        """Held by whoever ends what all parts shared."""
 
     def _host(self, factory: Factory) -> Hosting:
         """In threads of this process, or in processes of their own."""
@@ -144,14 +145,15 @@ class Worker:
         if options.until is not None:
             targets = {shard.id: shard.next_offset for shard in stream.shards}
             ask = Drainer(self._hub.service, self._stream, self.group, targets, self.name).drained
-        self._begin(str(self._stream), settings, aside=aside, targets=targets, drained=ask)
+        self._begin(str(self._stream), settings, options, aside=aside, targets=targets, drained=ask)
         if aside is not None:  # Even if nothing is tried again: dead letters are replayed through it.
             aside.see_retry()
-            settings = see_group(self._hub, str(aside.retry), self.group, as_retry(options))
-            self._begin(str(aside.retry), settings, aside=aside, due_ms=partial(retry_due_ms, self._rules))
+            options = as_retry(options)
+            settings = see_group(self._hub, str(aside.retry), self.group, options)
+            self._begin(str(aside.retry), settings, options, aside=aside)
         self._watch.start()
 
-    def _begin(self, stream: str, settings: GroupSettings, **how: Any) -> None:
+    def _begin(self, stream: str, settings: GroupSettings, options: WorkerOptions, **how: Any) -> None:
         """Join the group of one stream, and work for it."""
         begun: list[Runtime] = []
 
@@ -159,7 +161,6 @@ class Worker:
             for runtime in begun:
                 runtime.leases_changed()
 
-        options = self.options
         member = self._hub.join_group(
             stream, self.group, self.name, heartbeat_interval=options.heartbeat_interval, listener=changed
         )
@@ -189,11 +190,35 @@ class Worker:
         """One part that ended by itself ends the others. The last one ends what all of them shared."""
         for runtime in self._runtimes:
             runtime.stop(self.options.stop_timeout)
-        if self._is_begun and all(runtime.is_over.is_set() for runtime in self._runtimes):
+        if not self._is_begun or not all(runtime.is_over.is_set() for runtime in self._runtimes):
+            return
+        with self._ending:
+            if self._is_over.is_set():
+                return  # Two of them were the last.
             self._watch.close()
+            if self.options.until is not None and self.error is None:
+                self._say_what_waits()
             if self._pool is not None:
                 self._pool.close()
             self._is_over.set()
+
+    def _say_what_waits(self) -> None:
+        """It does not wait for other attempts; who reads its log knows that they are still to come."""
+        if self._rules.policy is not Policy.BEST_TRIED:
+            return
+        try:
+            left = self._hub.retrying(self.stream, self.group)
+        except ShoalError as error:
+            _log.info("%s cannot tell what is to be tried again: %s", self.name, error)
+            return
+        if left.waiting or left.due:
+            _log.warning(
+                "%s leaves %s records that are to be tried again, %s of them when their delay is over: %s",
+                self.name,
+                left.waiting + left.due,
+                left.waiting,
+                left.stream,
+            )
 
     def stop(self, timeout: float | None = None) -> None:
         """Finish what runs, hand everything over, leave. Raises what ended the worker by itself, if it did.

@@ -1,7 +1,7 @@
 """What goes with a record that is set aside: where it came from, how often it was tried, why it failed.
 
-It travels in the record's headers. A retry stream has one shard for each delay, so that the records of a
-shard come due in their order.
+It travels in the record's headers. Until its delay is over it is a delayed record of the retry stream; then
+it lies there as any record does.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from shoal.core.model import StreamName, StreamSettings
-from shoal.core.retry import FailureRules
+from shoal.core.limits import RETRY_SHARDS_MAX
+from shoal.core.model import StreamInfo, StreamName, StreamSettings
 
 OURS: Final = "shoal-"
 """How the names of our headers begin. They do not count against the limits of a record: one that was as large
@@ -39,6 +39,18 @@ class Origin:
             f"{OURS}attempts": str(self.attempts).encode(),
             f"{OURS}error": self.error.encode(errors="replace"),
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retrying:
+    """Records of a group that were set aside and are to be tried again."""
+
+    stream: str
+    """The retry stream."""
+    waiting: int
+    """Whose delay is not over yet."""
+    due: int
+    """That lie in the retry stream, and are not done."""
 
 
 def origin_of(headers: Mapping[str, bytes]) -> Origin | None:
@@ -76,17 +88,7 @@ def kept_for_ever(settings: StreamSettings) -> StreamSettings:
     return replace(settings, retention_ms=None, retention_bytes=None)
 
 
-def due_ms(rules: FailureRules, tier: int, set_aside_ms: int, wall_ms: int, now_ms: int) -> int:
-    """When a record is tried again, on the clock of `now_ms`.
-
-    It was set aside at `set_aside_ms` of a wall clock, which shows `wall_ms` now. However the wall clocks
-    jump, nobody waits longer than the delay.
-    """
-    longest_ms = delay_ms(rules, tier)
-    return now_ms + min(max(0, set_aside_ms + longest_ms - wall_ms), longest_ms)
-
-
-def delay_ms(rules: FailureRules, tier: int) -> int:
-    """How long a record waits in this shard of the retry stream."""
-    delays_s = rules.delays_s or (0.0,)  # Without any, only what was replayed is here.
-    return round(delays_s[min(tier, len(delays_s) - 1)] * 1000)
+def retry_shards(stream: StreamInfo) -> int:
+    """How many a new retry stream has: what is tried again is little, and all workers hold it beside the
+    main stream."""
+    return min(len(stream.open_shards), RETRY_SHARDS_MAX)

@@ -498,7 +498,7 @@ class Tenure:
             if lane.due_ms is not None and (lane.due_ms <= now_ms or self.reason is not None):
                 lane.due_ms = None  # Whether or not there is anything to do: nobody waits for a time gone by.
             if lane.task is None and lane.due_ms is None:
-                task = self._next_task(lane, now_ms)
+                task = self._next_task(lane)
                 if task is not None:
                     self._start(lane, task, now_ms)
                     actions.append(task)
@@ -528,7 +528,7 @@ class Tenure:
         lane.task = None
         return lane, task
 
-    def _next_task(self, lane: Lane, now_ms: int) -> Task | None:
+    def _next_task(self, lane: Lane) -> Task | None:
         match self.phase:
             case Phase.INITIALIZING if not lane.is_ready:
                 return Initialize(lane=lane.number)
@@ -536,9 +536,6 @@ class Tenure:
                 return lane.aside
             case Phase.PROCESSING if lane.queue and lane.missing is None and not self.is_paused:
                 piece = lane.queue[0]
-                if piece.due_ms > now_ms:
-                    lane.due_ms = piece.due_ms
-                    return None
                 if not self._is_on_demand:
                     lane.hand(piece)
                 return Process(lane=lane.number, piece=piece, attempt=lane.attempts + 1)

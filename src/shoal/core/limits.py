@@ -92,6 +92,10 @@ RETENTION_MAX: Final = 1 << 62
 RETRIES_MAX: Final = 5
 """Times that a look is repeated because retention was faster. Each time there is less left to race for."""
 
+RETRY_SHARDS_MAX: Final = 4
+"""Shards of a new retry stream: enough for records that fail to be tried in several workers, few enough for
+each of them to hold beside its own."""
+
 DURATION_S_MAX: Final = 7 * 24 * 3600.0
 """The longest time that a setting takes: a longer one is a mistake in units, and infinity is no bound."""
 

@@ -195,6 +195,8 @@ class StreamStats:
     bytes: int
     appended: int
     batches: int
+    delayed: int
+    """Records that come later, and are in no shard yet."""
     open_shards: int
     oldest_append_ms: int | None
     newest_append_ms: int | None

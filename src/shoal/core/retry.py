@@ -59,7 +59,7 @@ class FailureRules:
     """None: as the group says."""
     backoff: Backoff = Backoff()
     delays_s: Sequence[float] = (10.0, 60.0, 600.0)
-    """`best_tried`: how long a record waits in the retry stream before each further attempt."""
+    """`best_tried`: how long a record waits before each further attempt, by the hub's clock."""
     max_attempts: int = 4
     """`best_tried`: after so many, the first one included, a record goes to the dead stream."""
     outage_after: int = 5
@@ -90,11 +90,11 @@ class FailureRules:
         """The same with the group's policy, if none is named."""
         return self if self.policy is not None else replace(self, policy=policy)
 
-    def tier(self, attempts: int) -> int | None:
-        """The delay, by its place, that follows so many failed attempts; None: there is no further one."""
+    def delay_ms(self, attempts: int) -> int | None:
+        """How long a record waits after so many failed attempts; None: there is no further one."""
         if attempts >= self.max_attempts:
             return None
-        return min(attempts, len(self.delays_s)) - 1
+        return round(self.delays_s[min(attempts, len(self.delays_s)) - 1] * 1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

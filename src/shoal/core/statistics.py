@@ -6,7 +6,12 @@ from shoal.core.model import ShardStats, StreamInfo, StreamStats
 
 
 def stream_stats(
-    stream: StreamInfo, *, batches: int, oldest_append_ms: int | None, newest_append_ms: int | None
+    stream: StreamInfo,
+    *,
+    batches: int,
+    delayed: int,
+    oldest_append_ms: int | None,
+    newest_append_ms: int | None,
 ) -> StreamStats:
     """What is kept now, and what was ever appended."""
     shards = tuple(
@@ -24,6 +29,7 @@ def stream_stats(
         bytes=sum(shard.bytes for shard in shards),
         appended=sum(shard.next_offset for shard in stream.shards),
         batches=batches,
+        delayed=delayed,
         open_shards=len(stream.open_shards),
         oldest_append_ms=oldest_append_ms,
         newest_append_ms=newest_append_ms,

@@ -43,8 +43,6 @@ class Piece:
     bytes: int = 0
     source: object = None
     """Where the shell finds the records; not looked at here."""
-    due_ms: int = 0
-    """Not to be handed out before: it was set aside, and waits for its next attempt."""
 
     @property
     def first(self) -> int:

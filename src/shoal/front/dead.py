@@ -1,4 +1,5 @@
-"""The hub's calls about dead letters: looked at, tried again, dropped."""
+"""The hub's calls about what was set aside: how much is to be tried again; dead letters, looked at, tried
+again, dropped."""
 
 from __future__ import annotations
 
@@ -7,14 +8,23 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
-from shoal.core.aside import dead_stream, kept_for_ever, own_headers, retry_stream
+from shoal.core.aside import (
+    Retrying,
+    dead_stream,
+    kept_for_ever,
+    own_headers,
+    retry_shards,
+    retry_stream,
+)
 from shoal.core.dead import DeadLetter, chosen, open_letters, settlement
-from shoal.core.errors import StreamExists, UnknownStream
+from shoal.core.errors import NotFound, StreamExists, UnknownStream
 from shoal.core.group import Delivery, Group
 from shoal.core.lineage import find_shard
 from shoal.core.model import StreamName
 from shoal.core.names import checked_name, stream_name
 from shoal.core.reading import ReadLimits, check_offset
+from shoal.core.ring import place
+from shoal.core.routing import ShardMap
 from shoal.ports import HubService
 from shoal.wire.record import Record
 
@@ -31,6 +41,19 @@ class Appending(Protocol):
 
 class DeadCalls(Appending):
     """See Hub."""
+
+    def retrying(self, stream: str, group: str) -> Retrying:
+        """How many records of a `best_tried` group are to be tried again, once their delay is over or now.
+
+        What comes due meanwhile may count as both, never as neither.
+        """
+        found = self._service.groups.find(stream_name(stream), checked_name("group", group))
+        name = retry_stream(stream_name(stream), found.name)
+        waiting = due = 0
+        with suppress(NotFound):  # Nothing was ever set aside.
+            waiting = self._service.count_delayed(name)
+            due = self._service.groups.describe(name, found.name).lag
+        return Retrying(stream=str(name), waiting=waiting, due=due)
 
     def dead_letters(self, stream: str, group: str) -> list[DeadLetter]:
         """Records of a group that ran out of attempts and that nobody has settled, oldest first."""
@@ -52,16 +75,20 @@ class DeadCalls(Appending):
             for letter in letters:
                 self._reopen(name, found, letter)
             return letters
-        where = retry_stream(name, group)
-        settings = self._service.describe_stream(name).settings
+        where, main = retry_stream(name, group), self._service.describe_stream(name)
         with suppress(StreamExists):
-            self._service.create_stream(where, kept_for_ever(settings), 1)
+            self._service.create_stream(where, kept_for_ever(main.settings), retry_shards(main))
         for letter in letters:
             headers = {**own_headers(letter.headers), **replace(letter.origin, attempts=0).headers()}
-            # Its delay counts from its timestamp, and is over.
-            self.append(str(where), 0, [Record(0, 0, letter.key, letter.value, headers)])
+            again = Record(0, letter.origin.timestamp, letter.key, letter.value, headers)
+            # Without a delay, to where a delayed one would come.
+            self.append(str(where), self._shard_of(where, letter.key), [again])
             self._settle(dead_stream(name, group), [letter])
         return letters
+
+    def _shard_of(self, name: StreamName, key: bytes | None) -> int:
+        stream = self._service.describe_stream(name)
+        return ShardMap.of(stream).shard_at(0 if key is None else place(key, stream.settings.hash))
 
     def _reopen(self, name: StreamName, group: Group, letter: DeadLetter) -> None:
         """A shared group needs no retry stream: its record is where it was, if retention has kept it."""

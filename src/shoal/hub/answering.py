@@ -10,9 +10,9 @@ from shoal.ports import AppendAnswer, AppendRequest, ShardEnd, ShardGone, ShardS
 
 
 class Answering:
-    """Of one hub. `delayed` is called when some of the records are to come later."""
+    """Of one hub. `delayed` is told when records are due that are to come later."""
 
-    def __init__(self, store: Store, delayed: Callable[[], None]) -> None:
+    def __init__(self, store: Store, delayed: Callable[[Sequence[int]], None]) -> None:
         self._store, self._delayed = store, delayed
 
     def appended(
@@ -34,8 +34,7 @@ class Answering:
                 if request is not None and isinstance(answer, Appended) and request.delayed is None
             ]
         )
-        if any(request is not None and request.delayed is not None for request, _ in answered):
-            self._delayed()
+        self._tell_delayed([request for request, _ in answered if request is not None])
         is_shut = any(isinstance(answer, ShardShut) for _, answer in answered)
         now = self._store.load_stream_by_id(stream.id) if is_shut else None
         return [
@@ -61,9 +60,13 @@ class Answering:
                 if request.delayed is None
             ]
         )
-        if any(request.delayed is not None for _, request in appends):
-            self._delayed()
+        self._tell_delayed([request for _, request in appends])
         return appended
+
+    def _tell_delayed(self, requests: Sequence[AppendRequest]) -> None:
+        due = [row.due_ms for request in requests for row in request.delayed or ()]
+        if due:
+            self._delayed(due)
 
 
 def _named_answer(

@@ -1,8 +1,9 @@
 """Delivers delayed records when they are due: reads them, routes them by the map as of now, appends them.
 
 Any process that has a hub open may do so; whoever takes a row away first has delivered it, in the same commit
-that appends it. The thread is there while something waits: after an append that brought some, or once
-housekeeping has found some of others.
+that appends it. The thread is there while something waits: after an append that brought some, or once a look
+has found some of others. Due is what the wall clock of who delivers says; a steady clock beside it shows when
+that one was set back.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shoal.complaints import Complaints
-from shoal.core.delaying import wait_ms
+from shoal.core.delaying import Clocks, Lookout, is_set_back
 from shoal.core.errors import HubClosed, ShoalError
 from shoal.core.limits import BATCH_BYTES_MAX
 from shoal.core.model import Appended, ShardId, StreamInfo
@@ -54,13 +55,18 @@ class Delays:
         """See Renewed."""
         self._changed = threading.Condition()
         self._is_news = False
+        self._lookout = Lookout()
+        self._seen: Clocks | None = None
+        """The clocks, as the thread last saw them."""
         self._thread: threading.Thread | None = None
 
-    def wake(self) -> None:
-        """Something was added that may be due before all else."""
+    def wake(self, due_ms: Sequence[int] = ()) -> None:
+        """Something waits. `due_ms`: what was added here, which may be due before all else."""
         with self._changed:
             if self._is_closed:
                 return
+            for each in due_ms:
+                self._lookout.add(each)
             self._is_news = True
             self._changed.notify_all()
             if self._thread is None:
@@ -97,7 +103,7 @@ class Delays:
                 rest_ms = _LOOK_MS
             with self._changed:
                 if rest_ms is None and not self._is_news:
-                    self._thread = None
+                    self._thread = self._seen = None
                     return
                 if not self._is_news and not self._is_closed:
                     self._changed.wait((rest_ms or 0) / 1000)
@@ -106,10 +112,22 @@ class Delays:
 
     def _deliver_due(self) -> int | None:
         """All that is due; then milliseconds until more is, at most until the next look. None: none waits."""
-        while not self._is_closed and (rows := self._store.due(_now_ms(), rows=_ROWS, size=_BYTES)):
+        self._look_at_clocks()
+        with self._changed:
+            upto_ms = self._lookout.upto_ms(_now_ms())
+        while not self._is_closed and (rows := self._store.due(upto_ms, rows=_ROWS, size=_BYTES)):
             self._deliver(rows)
         due_ms = self._store.next_due()
-        return None if due_ms is None else wait_ms(due_ms, _now_ms(), _LOOK_MS)
+        with self._changed:
+            return None if due_ms is None else self._lookout.rest_ms(due_ms, _now_ms(), _LOOK_MS)
+
+    def _look_at_clocks(self) -> None:
+        """Nothing that was to wait for so long waits longer because the wall clock was set back."""
+        seen = Clocks(wall_ms=_now_ms(), steady_ms=time.monotonic_ns() // 1_000_000)
+        if self._seen is None or is_set_back(self._seen, seen):  # Set back before we looked, nobody knows.
+            while self._store.bring_forward(seen.wall_ms):
+                pass
+        self._seen = seen
 
     def _deliver(self, rows: Sequence[DueRow]) -> None:
         stream = self._store.load_stream_by_id(rows[0].stream_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -121,12 +122,14 @@ class Encoding:
     ) -> list[DelayedRow]:
         """What is due together, encoded together."""
         rows = []
-        for delay, some in together(delays).items():
+        now_ms = time.time_ns() // 1_000_000
+        for delay, some in together([delay.begun(now_ms) for delay in delays]).items():
             part = pc.take(batch, pa.array(some), memory_pool=MEMORY)
             number, payload = self.layout(stream).encode(part, stream.settings.compression)
             rows.append(
                 DelayedRow(
                     due_ms=delay.due_ms,
+                    wait_ms=delay.wait_ms,
                     place=delay.place,
                     records=len(some),
                     raw_bytes=part.nbytes,

@@ -67,6 +67,8 @@ from shoal.wire.layout import Layout
 _log: Final = logging.getLogger("shoal.hub")
 
 KEEPER_INTERVAL_S: Final = 30.0
+DELAYS_LOOK_S: Final = 5.0
+"""What another hub left that is gone is found so soon. A look is one row of an index."""
 GATHER_SHARE: Final = 0.5
 """Of what a commit took, its callers are waited for: half of one more commit is less than all of it."""
 
@@ -109,7 +111,7 @@ class LocalHub:
             store.append, lambda request: len(request.payload), gather_share=GATHER_SHARE
         )
         self._keeper_interval_s = keeper_interval_s
-        self._keeper: Keeper | None = Keeper(self._keep, keeper_interval_s)
+        self._keepers = self._begun_keepers()
         renew_in_child(self)
 
     @property
@@ -231,8 +233,8 @@ class LocalHub:
         self, stream: StreamInfo, batches: Sequence[tuple[ShardId, AppendRequest | ShoalError]]
     ) -> list[Appended | ShoalError]:
         """Store batches that are as the store takes them, or say again why one cannot be appended."""
-        if self._keeper is None:  # We are in a forked child, which has no threads of its parent.
-            self._keeper = Keeper(self._keep, self._keeper_interval_s)
+        if not self._keepers:  # We are in a forked child, which has no threads of its parent.
+            self._keepers = self._begun_keepers()
         requests = _sound(batches)
         return self.append_answered(stream, batches, self._committer.commit(requests) if requests else [])
 
@@ -313,6 +315,10 @@ class LocalHub:
         """See HubService."""
         return self._store.count_delayed(self._store.load_stream(name).id)
 
+    def all_delayed(self) -> Mapping[int, int]:
+        """How many records wait for each stream, by the streams' ids; only those that some wait for."""
+        return self._store.all_delayed()
+
     def appended_at(self, stream: StreamInfo, shard: ShardId, offset: int) -> int | None:
         """When the record at this offset was appended, in milliseconds; None if it is not there."""
         found = self._store.batch_at(stream.id, shard, offset)
@@ -352,8 +358,8 @@ class LocalHub:
 
     def close(self) -> None:
         """See HubService."""
-        if self._keeper is not None:
-            self._keeper.stop()
+        for keeper in self._keepers:
+            keeper.stop()
         self._delays.close()
         self.groups.close()
         if self._leases is not None:
@@ -362,14 +368,21 @@ class LocalHub:
 
     def renew(self) -> None:
         """See Renewed."""
-        self._keeper = None
+        self._keepers = []
+
+    def _begun_keepers(self) -> list[Keeper]:
+        """Housekeeping; and a look for delayed records of others, which must not wait so long."""
+        interval_s = self._keeper_interval_s
+        return [
+            Keeper(self._keep, interval_s),
+            Keeper(self._delays.look, min(interval_s, DELAYS_LOOK_S)),
+        ]
 
     def _keep(self) -> None:
         self.enforce_retention(None)
         while self._store.sweep():
             pass
         self.positions.keep()
-        self._delays.look()
         self._scaler.keep()
         self._store.forget_producers(_now_ms() - self._producers_kept_ms)
 

@@ -22,6 +22,8 @@ class SentDelay:
 
     due_ms: int
     place: RingHash | None = None
+    wait_ms: int | None = None
+    """Instead of a time: how long it waits, from when the server takes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

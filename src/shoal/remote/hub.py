@@ -324,7 +324,8 @@ class RemoteHub(Part):
 
 
 def _sent_delay(delay: Delay) -> SentDelay:
-    return SentDelay(due_ms=delay.due_ms, place=None if delay.place is None else RingHash(delay.place))
+    place = None if delay.place is None else RingHash(delay.place)
+    return SentDelay(due_ms=delay.due_ms, place=place, wait_ms=delay.wait_ms)
 
 
 def _requests(

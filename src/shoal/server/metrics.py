@@ -115,7 +115,7 @@ def lag_text(hub: LocalHub) -> bytes:
 
 
 class GroupLag(Collector):
-    """Lag per group and shard, looked up when someone asks."""
+    """Lag per group and shard, and what comes later per stream, looked up when someone asks."""
 
     def __init__(self, hub: LocalHub) -> None:
         self._hub = hub
@@ -131,8 +131,16 @@ class GroupLag(Collector):
         seconds = GaugeMetricFamily(
             "shoal_group_lag_seconds", "Age of the oldest of them.", labels=["stream", "group", "shard"]
         )
+        later = GaugeMetricFamily(
+            "shoal_stream_delayed_records",
+            "Records that come later; of a retry stream, those that wait for another attempt.",
+            labels=["stream"],
+        )
+        delayed = self._hub.all_delayed()
         left = GROUPS_SHOWN
         for stream in self._hub.list_streams(None):
+            if stream.id in delayed:
+                later.add_metric([str(stream.full_name)], delayed[stream.id])
             try:
                 groups = self._hub.groups.list(stream.full_name)[:left]
             except UnknownStream:
@@ -151,3 +159,4 @@ class GroupLag(Collector):
                     seconds.add_metric(labels, shard.lag_s)
         yield records
         yield seconds
+        yield later

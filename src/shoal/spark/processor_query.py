@@ -8,21 +8,17 @@ back is let go of as it stands.
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 from shoal.connect import Hub
-from shoal.consumer.aside import retry_due_ms
-from shoal.consumer.membership import boot_ms, insist
-from shoal.core.aside import delay_ms, retry_stream
+from shoal.consumer.membership import boot_ms
+from shoal.core.aside import retry_stream
 from shoal.core.describing import GroupShard
-from shoal.core.errors import StoreError
 from shoal.core.limits import OFFSET_MAX
 from shoal.core.model import StreamInfo
 from shoal.core.names import stream_name
-from shoal.core.reading import ReadLimits
 from shoal.core.retry import FailureRules
 from shoal.spark.member_query import MemberQuery, offset_key
 from shoal.spark.memberships import tell_group
@@ -33,7 +29,6 @@ from shoal.spark.plan.offsets import Part
 from shoal.spark.plan.spans import Span
 from shoal.spark.plan.stays import Offer
 from shoal.spark.source_options import SourceOptions
-from shoal.spark.streams import OUTAGE_S
 
 _ROUND: Final = "round"
 """In Spark's offsets: two batches may be made of the same parts, when nothing was declared done."""
@@ -52,8 +47,6 @@ class ProcessorQuery(MemberQuery):
         self._seen: dict[str, dict[int, GroupShard]] = {}
         """The group as of the last boundary, by stream and shard."""
         self._offers: dict[str, dict[int, Offer]] = {}
-        self._ready: dict[tuple[int, int], int] = {}
-        """When the first record that waits in a shard of the retry stream comes due, by shard and offset."""
         self._looked_at: dict[str, set[int]] = {}
 
     @property
@@ -92,7 +85,8 @@ class ProcessorQuery(MemberQuery):
     def available_now(self) -> None:
         super().available_now()
         assert self._until is not None
-        self._until.pop(self._retry, None)  # What waits for another attempt is not waited for.
+        # What waits for another attempt is not waited for; what comes of it meanwhile is tried.
+        self._until.pop(self._retry, None)
 
     # --- Between two batches. ---
 
@@ -119,9 +113,9 @@ class ProcessorQuery(MemberQuery):
                 if membership.may_act(shard, lease.epoch)
             }
             self._looked_at[name] = set(leases)
-            until = None if self._until is None else self._until.get(name, {})
-            if name == self._retry:
-                until = self._come_due(info, leases)
+            until = None
+            if self._until is not None and name != self._retry:
+                until = self._until.get(name, {})
             found += stays.due(
                 info,
                 leases,
@@ -137,32 +131,3 @@ class ProcessorQuery(MemberQuery):
 
     def _mine(self, name: str) -> set[int]:
         return self._looked_at[name]
-
-    def _come_due(self, info: StreamInfo, leases: Mapping[int, object]) -> dict[int, int]:
-        """How far the shards of the retry stream have come due: a task does not wait for its records."""
-        until = {}
-        ready: dict[tuple[int, int], int] = {}
-        for number in leases:
-            seen = self._seen[self._retry].get(number)
-            if (
-                seen is None
-                or number >= len(info.shards)
-                or seen.checkpoint >= info.shards[number].next_offset
-            ):
-                continue
-            head = number, int(seen.checkpoint)
-            ready[head] = self._ready[head] if head in self._ready else self._first_due_ms(info, *head)
-            if ready[head] <= boot_ms():
-                until[number] = max(head[1] + 1, self._past_delay(info, number))
-        self._ready = ready
-        return until
-
-    def _first_due_ms(self, info: StreamInfo, shard: int, offset: int) -> int:
-        read = partial(self._hub.service.read, info.full_name, shard, offset, ReadLimits(max_records=1), None)
-        times = [record.timestamp for record in insist(read, StoreError, OUTAGE_S)]
-        return retry_due_ms(self._rules, shard, times[0]) if times else boot_ms()
-
-    def _past_delay(self, info: StreamInfo, shard: int) -> int:
-        before_ms = max(0, time.time_ns() // 1_000_000 - delay_ms(self._rules, shard))
-        ask = partial(self._hub.service.offset_at, info.full_name, shard, before_ms)
-        return insist(ask, StoreError, OUTAGE_S)

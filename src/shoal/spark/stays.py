@@ -13,11 +13,12 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
 from shoal.connect import Hub
-from shoal.consumer.aside import Aside, retry_due_ms
+from shoal.consumer.aside import Aside
 from shoal.consumer.held import InThreads
 from shoal.consumer.membership import insist
 from shoal.consumer.runtime import Runtime
@@ -123,15 +124,15 @@ class Stay:
         self._check_stopped(shown)
         aside = Aside(hub, main, job.group, job.rules) if job.rules.policy is Policy.BEST_TRIED else None
         is_retry = self._stream == retry_stream(stream_name(job.stream), job.group)
+        options = replace(job.options, batch_records=1) if is_retry else job.options  # See `as_retry`.
         return Runtime(
             hub.service,
             self._borrowed,
             InThreads(factory_in(job.factory), job.options.outages),
-            job.options,
+            options,
             job.rules,
             stats=self._stats,
             aside=aside,
-            due_ms=partial(retry_due_ms, job.rules) if is_retry else None,
             targets=self._targets,
             drained=self._drained,
             shown=shown,

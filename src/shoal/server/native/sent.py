@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from shoal.core.appending import check_batch, check_stamp
 from shoal.core.delaying import Delay
 from shoal.core.errors import InvalidInput, ShoalError
-from shoal.core.limits import RECORD_BYTES_MAX, TIMESTAMP_MS_MAX
+from shoal.core.limits import DURATION_S_MAX, RECORD_BYTES_MAX, TIMESTAMP_MS_MAX
 from shoal.core.model import ProducerStamp, StreamInfo
 from shoal.core.ring import checked_hash
 from shoal.hub.local import LocalHub
@@ -60,7 +61,16 @@ def _delays(sent: Sequence[SentDelay], records: int) -> list[Delay]:
     for delay in sent:
         if not 0 <= delay.due_ms <= TIMESTAMP_MS_MAX:
             raise InvalidInput("due_ms", delay.due_ms, f"from 0 to {TIMESTAMP_MS_MAX}")
+        if delay.wait_ms is not None and not 0 <= delay.wait_ms <= _WAIT_MS_MAX:
+            raise InvalidInput("wait_ms", delay.wait_ms, f"from 0 to {_WAIT_MS_MAX}")
     return [
-        Delay(delay.due_ms, None if delay.place is None else checked_hash(delay.place, "place"))
+        Delay(
+            delay.due_ms,
+            None if delay.place is None else checked_hash(delay.place, "place"),
+            delay.wait_ms,
+        )
         for delay in sent
     ]
+
+
+_WAIT_MS_MAX: Final = int(DURATION_S_MAX * 1000)

@@ -31,7 +31,7 @@ from shoal.ports import (
 )
 from shoal.store.sql import tables
 from shoal.store.sql.database import Database
-from shoal.store.sql.delaying import delayed_rows, insert_delayed, lock_streams
+from shoal.store.sql.delaying import delayed_rows, insert_delayed, lock_streams, records_delayed
 from shoal.store.sql.fetching import META_COLUMNS, Fetcher, Fetching, meta_of
 from shoal.store.sql.prepared import PreparedSelect, PreparedWrite
 from shoal.store.sql.producers import SQLProducers, Who, load_lives, load_producers, save_producers
@@ -103,7 +103,10 @@ class SQLLog(SQLProducers):
         )
         with self._database.read() as connection:
             count, oldest, newest = connection.execute(figures).one()
-        return stream_stats(stream, batches=count, oldest_append_ms=oldest, newest_append_ms=newest)
+            delayed = records_delayed(connection, stream.id)
+        return stream_stats(
+            stream, batches=count, delayed=delayed, oldest_append_ms=oldest, newest_append_ms=newest
+        )
 
     def trim(
         self, stream: StreamInfo, rule: Callable[[Mapping[ShardId, ShardFront], int], Mapping[ShardId, Cut]]

@@ -172,6 +172,7 @@ delayed: Final = Table(
     Column("id", _Id, primary_key=True, autoincrement=True),
     Column("stream_id", _Id, nullable=False),
     Column("due_ms", BigInteger, nullable=False),
+    Column("wait_ms", BigInteger),
     Column("place", String(33)),
     Column("records", Integer, nullable=False),
     Column("raw_bytes", Integer, nullable=False),

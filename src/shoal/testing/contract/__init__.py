@@ -30,6 +30,7 @@ from shoal.testing.contract.reading import ReadContract
 from shoal.testing.contract.receiving import ReceivingContract
 from shoal.testing.contract.refusing import RefusalContract
 from shoal.testing.contract.retaining import RetentionContract
+from shoal.testing.contract.retrying import RetryContract
 from shoal.testing.contract.routing import RoutingContract
 from shoal.testing.contract.scaling import ScalingContract
 from shoal.testing.contract.sending import SendContract
@@ -66,6 +67,7 @@ class HubContract(
     BeatContract,
     CheckpointContract,
     WorkerContract,
+    RetryContract,
     ConsumerContract,
     FollowingContract,
     ReceivingContract,

@@ -7,9 +7,6 @@ merges; nothing lost; nothing that was declared done comes again in a planned ha
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
-from contextlib import ExitStack
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -18,45 +15,18 @@ import pytest
 import xxhash
 
 import shoal
-from shoal import Batch, Checkpointer, Hub, Processor, Reason, Worker
-from shoal.core.aside import origin_of
+from shoal import Batch, Checkpointer, Hub, Processor, Reason
 from shoal.core.errors import InvalidInput, NameTaken, ProcessorFailed, UnknownGroup, UnknownStream
 from shoal.core.retry import Backoff, FailureRules, Policy
-from shoal.testing.contract.suite import HubSuite
+from shoal.testing.contract.workers import GROUP, Make, WorkerSuite, record_of
 from shoal.testing.members import eventually
 from shoal.testing.processing import Diary, append_numbers, checkpoints, save_nothing, save_now
-from shoal.testing.reading import read_shard
 
-GROUP = "billing"
 KEYS = [b"k%d" % number for number in range(24)]
 AT_ONCE = Backoff(first_s=0.02, max_s=0.05)
 
-Make = Callable[..., Worker]
 
-
-class WorkerContract(HubSuite):
-    @pytest.fixture(params=["coordinated", "leased"])
-    def coordination(self, request: pytest.FixtureRequest) -> str:
-        """Both kinds of group keep the same promises."""
-        found: str = request.param
-        return found
-
-    @pytest.fixture
-    def work(self, hub: Hub, orders: str, coordination: str) -> Any:
-        """Makes a worker of the test's group; whatever still runs in the end is stopped."""
-        with ExitStack() as made:
-
-            def make(processor: object, name: str = "anna", **options: Any) -> Worker:
-                options = {"stream": orders, "group": GROUP, "timeout": 5.0, **options}
-                stream, group = options.pop("stream"), options.pop("group")
-                worker = Worker(
-                    hub, stream, group, processor, name=name, coordination=coordination, **options
-                )
-                made.callback(_stop, worker)
-                return worker
-
-            yield make
-
+class WorkerContract(WorkerSuite):
     # --- Order, hand-overs, endings. ---
 
     def test_keys_stay_in_order_and_nothing_saved_comes_again_through_joins_stops_splits_and_merges(
@@ -422,40 +392,6 @@ class WorkerContract(HubSuite):
         worker.stop()
         assert checkpoints(hub, orders, GROUP) == {0: 9, 1: 9}
 
-    def test_best_tried_sets_a_poison_record_aside_tries_it_again_and_buries_it(
-        self, hub: Hub, orders: str, work: Make
-    ) -> None:
-        hub.create_stream(orders, shards=1)
-        hub.append(orders, 0, [_record(b"%d" % n, b"key-%d" % n) for n in range(12)])
-        diary = Diary()
-
-        def refuse(batch: Batch, checkpointer: Checkpointer) -> None:
-            if b"5" in [record.value for record in batch]:
-                raise ValueError("5 is odd")
-            if b"7" in [record.value for record in batch] and diary.values().count(b"7") < 2:
-                raise KeyError("7 comes later")
-            checkpointer.save(persist=False)
-
-        rules = FailureRules(policy="best_tried", delays_s=(0.05, 0.1), max_attempts=3)  # type: ignore[arg-type]
-        worker = work(diary.processor(work=refuse), failure=rules, batch_records=1).start()
-        dead = f"{orders}.{GROUP}.dead"
-        eventually(lambda: worker.stats.dead == 1, "it is buried")
-        eventually(lambda: worker.stats.records >= 11, "all others are processed")
-        worker.stop()
-        assert worker.stats.retries == 3
-        assert diary.values().count(b"5") == 3
-        main = [offset for one in diary.batches if one.stream == orders for offset in one.offsets]
-        assert main == list(range(12)), "nothing waited for it"
-        (buried,) = read_shard(hub, dead, 0)
-        origin = origin_of(buried.headers)
-        assert origin is not None
-        assert (buried.value, buried.key) == (b"5", b"key-5")
-        assert (origin.stream, origin.shard, origin.offset, origin.attempts) == (orders, 0, 5, 3)
-        assert origin.error == "ValueError: 5 is odd"
-        assert buried.headers["own"] == b"kept"
-        assert checkpoints(hub, orders, GROUP) == {0: 12}
-        assert hub.describe_group(f"{orders}.{GROUP}.retry", GROUP).lag == 0
-
     def test_the_stop_policy_ends_the_worker_with_its_error_and_keeps_what_was_done(
         self, hub: Hub, orders: str, work: Make
     ) -> None:
@@ -485,7 +421,7 @@ class WorkerContract(HubSuite):
     ) -> None:
         hub.create_stream(orders, shards=1)
         count = 120
-        hub.append(orders, 0, [_record(b"%d" % n, KEYS[n % len(KEYS)]) for n in range(count)])
+        hub.append(orders, 0, [record_of(b"%d" % n, KEYS[n % len(KEYS)]) for n in range(count)])
         diary = Diary()
         allow = threading.Event()
         names: set[str] = set()
@@ -519,7 +455,7 @@ class WorkerContract(HubSuite):
     ) -> None:
         hub.create_stream(orders, shards=1)
         count = 120
-        hub.append(orders, 0, [_record(b"%d" % n, KEYS[n % len(KEYS)]) for n in range(count)])
+        hub.append(orders, 0, [record_of(b"%d" % n, KEYS[n % len(KEYS)]) for n in range(count)])
         done: set[int] = set()
 
         def fail_on_key_0(batch: Batch, checkpointer: Checkpointer) -> None:
@@ -587,10 +523,6 @@ class WorkerContract(HubSuite):
                 assert checkpoints(hub, orders, GROUP) == {0: 0}
 
 
-def _record(value: bytes, key: bytes) -> shoal.Record:
-    return shoal.Record(0, time.time_ns() // 1_000_000, key, value, {"own": b"kept"})
-
-
 def _of_three(batch: object, checkpointer: object, more: object) -> None:
     raise AssertionError(f"{batch}, {checkpointer}, {more}: it fits nothing")
 
@@ -599,9 +531,3 @@ def _lane_of(key: bytes) -> int:
     """Of four: what `wire.lanes` says, by another way."""
 
     return int(xxhash.xxh64_intdigest(key, 42) % 4)
-
-
-def _stop(worker: Worker) -> None:
-    """Whatever a test left of it."""
-    if worker.is_running:
-        worker.stop(timeout=2.0)
