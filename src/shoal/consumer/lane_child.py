@@ -207,11 +207,16 @@ class _Notes:
     def persist(self) -> None:
         self._child.ask(self._call, self._lane, Wish.PERSIST)
 
+    def check_pledge(self) -> None:
+        raise CheckpointMisuse(
+            "lanes",
+            "processes",
+            "a transaction takes a checkpoint in the worker's own process only; use lanes in threads",
+        )
+
     def commit(self, offset: int | None, commit: Commit) -> None:
         del offset, commit
-        raise CheckpointMisuse(
-            "lanes", "processes", "a transaction takes a checkpoint in the worker's own process only"
-        )
+        self.check_pledge()
 
     def declared(self) -> int:
         return self._child.ask(self._call, self._lane, Wish.DECLARED)
