@@ -37,7 +37,7 @@ def test_an_outbox_is_made_filled_shown_and_relayed(database: Path, hub: shoal.H
     assert "nobody relays" in shown.stdout
     assert json_of(run("outbox", "relay", "--until-empty", "--json"))["relayed"] == 5
     found = json_of(run("outbox", "status", "--json"))
-    assert found == {"waiting": 0, "oldest_ms": None, "relay": None, "relayed": 5}
+    assert found == {"waiting": 0, "oldest_ms": None, "relay": None, "relayed": 5, "stalled": []}
     assert values_by_key(hub, "orders") == {b"a": [b"0", b"1", b"2", b"3", b"4"]}
 
 
@@ -66,3 +66,8 @@ def test_what_is_missing_is_said_with_what_to_do(database: Path, run: Run) -> No
     run("outbox", "create")
     add(database, 1)
     assert "orders" in run("outbox", "relay", "--until-empty", exits=3).stderr
+    shown = run("outbox", "status").stdout
+    assert "1 for orders are held up from row 1 of shoal_outbox on: " in shown
+    assert "shoal stream create" in shown
+    (stalled,) = json_of(run("outbox", "status", "--json"))["stalled"]
+    assert (stalled["row"], stalled["waiting"]) == (1, 1)
