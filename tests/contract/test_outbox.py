@@ -416,6 +416,31 @@ def test_a_row_that_is_not_as_the_outbox_writes_it_holds_up_its_stream_alone(
     assert (waiting(database), values_by_key(hub, "orders")) == (1, {b"a": [b"x"]})
 
 
+def test_a_stream_that_is_deleted_under_the_relay_stalls_alone_and_goes_on_when_it_is_made_again(
+    hub: Hub, database: str, outbox: Outbox, opened: Callable[[], Any]
+) -> None:
+    hub.create_stream("short", shards=1)
+    connection = opened()
+
+    def add(value: bytes) -> None:
+        for stream in ("short", "orders"):
+            outbox.add(connection, stream, value, key=b"a")
+        connection.commit()
+
+    with OutboxRelay(hub, database, options=QUICK).start() as relay:
+        add(b"1")
+        until(lambda: relay.relayed == 2)
+        hub.delete_stream("short")  # Its producer is open, and hears of it when it sends.
+        add(b"2")
+        add(b"3")
+        until(lambda: relay.relayed == 4)
+        assert "short" in relay.stalled["short"]
+        hub.create_stream("short", shards=2)
+        until(lambda: relay.relayed == 6)
+    assert values_by_key(hub, "short") == {b"a": [b"2", b"3"]}
+    assert values_by_key(hub, "orders") == {b"a": [b"1", b"2", b"3"]}
+
+
 @pytest.mark.parametrize("cut", ["before", "sent"])
 def test_a_relay_that_died_while_a_stream_was_held_up_leaves_each_record_to_be_sent_once(
     hub: Hub, database: str, outbox: Outbox, opened: Callable[[], Any], cut: str

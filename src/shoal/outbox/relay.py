@@ -167,7 +167,7 @@ class OutboxRelay:
         """Send the batch that is noted, and note the next; False if nothing waits that could be sent."""
         for stream in [stream for stream, stall in self._stalls.items() if time.monotonic() >= stall.due_s]:
             if self._stopping.is_set():
-                return False
+                break
             self._try_again(claim, stream)
         began_s = time.monotonic()
         if not claim.ids and not self._journal.has_more(0, self._stalls):
