@@ -5,6 +5,7 @@ Whoever decides in the group, the hub or a table of leases beside the log.
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from typing import Any, cast
 
@@ -184,6 +185,43 @@ class TransformContract(HubSuite):
             worker.stop()
         assert raised == [DeliveryTimeout]
         assert values_by_key(hub, bills) == {b"a": [b"%d" % number for number in range(40)]}
+
+    @both_kinds
+    @pytest.mark.parametrize("is_made", [False, True])
+    def test_what_a_commit_that_was_given_up_did_ahead_of_other_lanes_is_not_undone(
+        self, hub: Hub, orders: str, coordination: str, is_made: bool
+    ) -> None:
+        bills, keys = f"{orders}-bills", 16
+        hub.create_stream(orders, shards=1)
+        hub.create_stream(bills, shards=1)
+        hub.create_group(orders, "billing", coordination=coordination, timeout=10.0)
+        with hub.producer(orders) as source:
+            for number in range(4 * keys):
+                source.send(b"%d" % number, key=b"%d" % (number % keys))
+        service = cast("HubService", LostAnswers(hub.service, lost=1, is_made=is_made))
+        given_up = threading.Event()
+
+        def process(batch: Batch, checkpointer: Checkpointer) -> None:
+            if any(record.value == b"0" for record in batch):
+                given_up.wait(30)  # Until then nothing moves the offset; the other lane leaves a mark.
+            try:
+                with producer.transaction() as transaction:
+                    for record in batch:
+                        transaction.send(record.value, key=record.key)
+                    transaction.checkpoint(checkpointer)
+            except DeliveryTimeout:
+                given_up.set()
+                raise
+
+        with (
+            Producer(service, hub.describe_stream(bills), ProducerOptions(delivery_timeout_s=0)) as producer,
+            Worker(hub, orders, "billing", process, parallelism=2, failure=_AT_ONCE),
+        ):
+            until(lambda: hub.describe_group(orders, "billing").shards[0].lag == 0)
+        assert given_up.is_set()
+        assert values_by_key(hub, bills) == {
+            b"%d" % key: [b"%d" % number for number in range(key, 4 * keys, keys)] for key in range(keys)
+        }
 
     @both_kinds
     @pytest.mark.parametrize("is_made", [False, True])
