@@ -436,7 +436,7 @@ class Worker:
             except ShoalError:
                 self._stage.history.counts["saves that failed"] += 1
 
-    def _let_go(self, due: Sequence[tuple[Tenure, int]]) -> Steps[None]:
+    def _let_go(self, due: Sequence[tuple[Tenure, int | None]]) -> Steps[None]:
         for tenure, checkpoint in due:
             if self._is_mine(tenure):
                 yield from self._seat.release(tenure.shard, tenure.epoch, checkpoint)

@@ -41,6 +41,26 @@ class Touch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeasedSave:
+    """A checkpoint in a leased group, and the incarnation that saves it, if that is known."""
+
+    save: Save
+    holder: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeasedTouch:
+    """Owners' checkpoints in a leased group whose rows are beside the log."""
+
+    stream: StreamName
+    group_id: int
+    table: str
+    key: str
+    """The group's in that table."""
+    saves: Sequence[LeasedSave]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NotPlain:
     """A release that is more than a plain hand-over: it wants a step of the whole group."""
 
@@ -144,6 +164,8 @@ class LeasedGroup:
     key: str
     starts: Mapping[ShardId, int]
     """Where the group began in the shards that were there."""
+    is_beside: bool = False
+    """They are in the log's own database: a transaction of the log can change them."""
 
 
 class GroupService(Protocol):

@@ -35,6 +35,8 @@ from shoal.group_port import (
     GroupStore,
     Joined,
     LeasedGroup,
+    LeasedSave,
+    LeasedTouch,
     MemberView,
     Newcomer,
     NotPlain,
@@ -73,6 +75,8 @@ __all__ = [
     "HubService",
     "Joined",
     "LeasedGroup",
+    "LeasedSave",
+    "LeasedTouch",
     "LogStore",
     "MemberView",
     "Newcomer",
@@ -112,6 +116,8 @@ class GroupSaves:
     stream: StreamName
     group_id: int
     saves: Sequence[Save]
+    holder: str | None = None
+    """Of a leased group: the incarnation that owns the shards. None: whoever shows their epochs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,11 +213,16 @@ class Store(CatalogStore, LogStore, GroupStore, ShareStore, PositionStore, Delay
         """
 
     def transact(
-        self, life: ProducerLife, requests: Sequence[AppendRequest], touches: Sequence[Touch], now_ms: int
+        self,
+        life: ProducerLife,
+        requests: Sequence[AppendRequest],
+        touches: Sequence[Touch | LeasedTouch],
+        now_ms: int,
     ) -> tuple[list[AppendAnswer], list[int]]:
         """Appends and owners' checkpoints in one commit, all or none. For each touch, how many checkpoints
-        brought a closed shard to its end. If an append is refused, nothing is done, and the answers say why;
-        if a checkpoint or the producer is, that error is raised."""
+        brought a closed shard to its end; none of a leased group, whose consumers hear of it by themselves.
+        If an append is refused, nothing is done, and the answers say why; if a checkpoint or the producer is,
+        that error is raised."""
 
     @property
     def signal(self) -> ChangeSignal:

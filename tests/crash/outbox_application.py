@@ -15,6 +15,8 @@ from sqlalchemy.exc import OperationalError
 from shoal import Outbox
 
 KEYS = 97
+RECEIPTS = 4
+"""Of so many payments one has a receipt, for a stream that is made late."""
 
 
 def prepare(engine: Engine) -> None:
@@ -53,6 +55,8 @@ def _pay(connection: Connection, outbox: Outbox, number: int) -> None:
     connection.execute(text("UPDATE balance SET amount = amount + 1 WHERE who = :who"), row)
     connection.execute(text("INSERT INTO ledger (number, who) VALUES (:number, :who)"), row)
     outbox.add(connection, "payments", str(number), key=str(number % KEYS))
+    if number % RECEIPTS == 1:
+        outbox.add(connection, "receipts", str(number), key=str(number % KEYS))
     if number % 3 == 0:
         connection.rollback()
     else:

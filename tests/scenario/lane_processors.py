@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import shoal
 from shoal.core.errors import CheckpointMisuse, LeaseLost
@@ -199,3 +200,47 @@ def function(batch: shoal.Batch, checkpointer: shoal.Checkpointer) -> None:
 def decorated(batch: shoal.Batch, checkpointer: shoal.Checkpointer) -> None:
     note("decorated", len(batch))
     checkpointer.save()
+
+
+class Billing(shoal.Processor):
+    """Consume, transform, produce, in a lane's process; some of which are killed before or after a commit."""
+
+    def initialize(self, shard: int) -> None:
+        del shard
+        self._hub = shoal.connect(os.environ["LANE_HUB"])
+        self._producer = self._hub.producer("bills")
+
+    def process(self, batch: shoal.Batch, checkpointer: shoal.Checkpointer) -> None:
+        with self._producer.transaction() as transaction:
+            for record in batch:
+                transaction.send(record.value, key=record.key)
+            transaction.checkpoint(_Deadly(checkpointer))
+            if only_once("refused"):
+                raise OSError("after half of the work")
+            if batch.next_offset > 40 and only_once("killed-before"):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def shutdown(self, checkpointer: shoal.Checkpointer, reason: shoal.Reason) -> None:
+        del checkpointer, reason
+        self._producer.close()
+        self._hub.close()
+
+
+class _Deadly:
+    """A checkpointer in a process that dies once the log has the transaction, and before the worker hears."""
+
+    def __init__(self, checkpointer: shoal.Checkpointer) -> None:
+        self._checkpointer = checkpointer
+
+    def pledge(self, offset: int | None = None) -> Callable[[Any], None]:
+        pledged = self._checkpointer.pledge(offset)
+
+        def pledge(commit: Callable[[Any], None]) -> None:
+            def commit_and_die(saves: Any) -> None:
+                commit(saves)
+                if is_set("killed-before") and only_once("killed-after"):
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            pledged(commit_and_die)
+
+        return pledge

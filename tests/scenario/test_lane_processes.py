@@ -31,7 +31,7 @@ from shoal.core.errors import InvalidInput
 from shoal.core.retry import Backoff, FailureRules, Policy
 from shoal.testing.members import eventually
 from shoal.testing.processing import append_numbers, checkpoints
-from shoal.testing.reading import read_shard
+from shoal.testing.reading import read_shard, values_by_key
 from tests.scenario import lane_processors as lanes
 
 pytestmark = pytest.mark.alone
@@ -132,6 +132,23 @@ def test_keys_stay_in_order_and_a_planned_move_repeats_nothing(
     assert hub.describe_group(STREAM, GROUP).lag == 0
     for pid in pids:
         assert not psutil.pid_exists(pid)
+
+
+def test_a_checkpoint_is_saved_by_a_transaction_of_a_lane_once_however_its_process_dies(
+    hub: Hub, sqlite_url: str, work: Make, coordination: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LANE_HUB", sqlite_url)
+    hub.create_stream(STREAM, shards=2)
+    hub.create_stream("bills", shards=2)
+    send(hub, range(300))
+    anna = work(lanes.Billing, coordination=coordination, timeout=10.0, batch_records=10).start()
+    eventually(lambda: hub.stats("bills").appended >= 300, "all are billed", PATIENCE_S)
+    eventually(lambda: hub.describe_group(STREAM, GROUP).lag == 0, "and saved", PATIENCE_S)
+    anna.stop()
+    assert all(lanes.is_set(flag) for flag in ("refused", "killed-before", "killed-after"))
+    assert values_by_key(hub, "bills") == {
+        b"key-%d" % key: [b"%d" % number for number in range(key, 300, KEYS)] for key in range(KEYS)
+    }
 
 
 def test_a_lane_whose_shard_is_lost_ends_in_the_midst_of_its_batch_and_can_save_nothing_more(

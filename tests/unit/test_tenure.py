@@ -315,6 +315,29 @@ def test_one_that_is_lost_saves_nothing_and_releases_nothing() -> None:
     assert begun(made) == [Release(checkpoint=None)]
 
 
+def test_one_that_is_in_doubt_saves_nothing_more_and_is_let_go_of_as_it_was_saved() -> None:
+    made = processing()
+    give(made, [0, 1])
+    process(made)
+    made.doubt()
+    with pytest.raises(LeaseLost):
+        made.save(0, 2)
+    made.returned(0)
+    assert begun(made) == [ShutDown(lane=0, reason=Reason.LOST)]
+    made.returned(0)
+    (release,) = begun(made)
+    assert release == Release(checkpoint=None, as_saved=True)
+    assert release.is_due
+
+
+def test_one_that_is_in_doubt_and_given_up_is_let_go_of_as_it_was_saved() -> None:
+    made = processing()
+    give(made, [0, 1])
+    process(made)
+    made.doubt()
+    assert made.give_up() == Release(checkpoint=None, as_saved=True)
+
+
 @pytest.mark.parametrize(
     ("persisted", "end", "reason"),
     [(2, 2, Reason.ENDED), (2, 3, Reason.LOST), (2, None, Reason.LOST), (1, 2, Reason.LOST)],

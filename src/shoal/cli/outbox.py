@@ -81,7 +81,7 @@ def relay(
 
 @outboxes.command()
 def status(database: DatabaseUrl, *, table: TableName = DEFAULT_TABLE, json: AsJson = False) -> None:
-    """Show how many records wait, since when, and who relays."""
+    """Show how many records wait, since when, who relays, and what is held up."""
     with closing(Journal(database, Outbox(table))) as journal:
         found = journal.status()
     if json:
@@ -90,3 +90,6 @@ def status(database: DatabaseUrl, *, table: TableName = DEFAULT_TABLE, json: AsJ
     since = "" if found.oldest_ms is None else f", the first since {output.moment(found.oldest_ms)}"
     typer.echo(f"{found.waiting:,} records wait{since}; {found.relayed:,} relayed")
     typer.echo(f"relayed by {found.relay}" if found.relay else "nobody relays")
+    for one in found.stalled:
+        where = f"from row {one.row} of {table} on"
+        typer.echo(f"{one.waiting:,} for {one.stream} are held up {where}: {one.why}")

@@ -77,9 +77,17 @@ class ByHand:
         self._commit(whole_positions(positions))
 
     def saves(self, positions: Mapping[int, int], *, epochs: Mapping[int, int] | None = None) -> GroupSaves:
-        """See Membership. What is read by hand is nobody's: there is no epoch to save it under."""
+        """See Membership."""
         del positions, epochs
-        raise InvalidInput(
+        raise self._unowned()
+
+    def check_pledge(self) -> None:
+        """See Membership."""
+        raise self._unowned()
+
+    def _unowned(self) -> InvalidInput:
+        """What is read by hand is nobody's: there is no epoch to save it under."""
+        return InvalidInput(
             "group", self.group, "a transaction takes checkpoints of a member; subscribe, do not assign"
         )
 

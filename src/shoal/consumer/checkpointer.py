@@ -30,6 +30,9 @@ class Notebook(Protocol):
     def persist(self) -> None:
         """See that the hub has the checkpoint before this returns."""
 
+    def check_pledge(self) -> None:
+        """Refuse what `commit` could never do here."""
+
     def commit(self, offset: int | None, commit: Commit) -> None:
         """Have the checkpoint saved by `commit`, as if this were declared; if it does, it is."""
 
@@ -68,6 +71,7 @@ class Checkpointer:
     def pledge(self, offset: int | None = None) -> Callable[[Commit], None]:
         """For a producer's transaction: what `save` would declare done now, to be saved with its records."""
         self._check(True, offset)
+        self._notebook.check_pledge()
         batch = self._batch
         if offset is None and batch is not None:
             offset = batch.declared

@@ -137,6 +137,9 @@ class CoordinatedMembership(Member):
         ]
         return GroupSaves(stream=self.stream, group_id=self._group_id, saves=saves)
 
+    def check_pledge(self) -> None:
+        """See Membership. They are beside the log."""
+
     def release(
         self, checkpoints: Mapping[int, int | None], *, epochs: Mapping[int, int] | None = None
     ) -> None:

@@ -166,6 +166,10 @@ class Held:
                 self._stats.fenced += 1
             raise
 
+    def check_pledge(self) -> None:
+        """See Notebook."""
+        self._member.check_pledge()
+
     def commit(self, lane: int, offset: int | None, commit: Commit) -> None:
         """See Notebook."""
         self.commit_together([(self, lane, offset)], commit)
@@ -309,6 +313,9 @@ class _Lane:
 
     def persist(self) -> None:
         self._held.persist()
+
+    def check_pledge(self) -> None:
+        self._held.check_pledge()
 
     def commit(self, offset: int | None, commit: Commit) -> None:
         self._held.commit(self._lane, offset, commit)

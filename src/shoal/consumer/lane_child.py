@@ -29,21 +29,24 @@ from shoal.consumer.lane_marks import Marks
 from shoal.consumer.lane_messages import (
     Answer,
     Call,
+    Committed,
     Down,
     Finished,
     Handed,
     Leave,
     Question,
     Setup,
+    ToCommit,
     Until,
     Up,
     Wish,
     error_of,
+    packed_error,
 )
 from shoal.consumer.processor import Factory, Processor
 from shoal.consumer.threads import Threads
 from shoal.consumer.user_code import LOOK_NS, Came, Deliver, UserCode, clock_ns
-from shoal.core.errors import CheckpointMisuse, LeaseLost
+from shoal.core.errors import DeliveryTimeout, LeaseLost
 from shoal.core.tasks import Initialize, Piece, Process, ProcessNothing, ShutDown
 from shoal.wire.batch import Batch
 from shoal.wire.crossing import unpack
@@ -113,7 +116,7 @@ class _Child:
         self.factory, self.outages = _code(setup)
         self._lock = threading.Lock()
         self._hosted: dict[int, _Hosted] = {}
-        self._asked: dict[int, queue.SimpleQueue[Answer]] = {}
+        self._asked: dict[int, queue.SimpleQueue[Answer | ToCommit]] = {}
         self._numbers = itertools.count()
         self._threads = Threads("shoal-lane", _THREADS_MAX, self._failed)
 
@@ -135,11 +138,42 @@ class _Child:
                             self._hosted[tenure].until_ns = until_ns
                 case Answer(number=number):
                     self._asked.pop(number).put(message)
+                case ToCommit(number=number):
+                    self._asked[number].put(message)
                 case Leave():
                     return
 
     def ask(self, call: Call, lane: int, wish: Wish, offset: int | None = None) -> int:
         """Ask the worker, in any thread of user code; what it raises there is raised here."""
+        _, answered = self._question(call, lane, wish, offset)
+        return _value(answered.get())
+
+    def commit(self, call: Call, lane: int, offset: int | None, commit: Commit) -> None:
+        """See Notebook. The worker says what is to be saved, and keeps the shard as it is until it hears what
+        became of that."""
+        number, answered = self._question(call, lane, Wish.COMMIT, offset)
+        asked = answered.get()
+        if not isinstance(asked, ToCommit):
+            _value(asked)  # It was refused.
+            return
+        try:
+            commit(asked.saves)
+        except BaseException as error:
+            unknown = DeliveryTimeout(shard=call.shard, records=0, waited_s=0.0, last=repr(error))
+            told = error if isinstance(error, Exception) else unknown
+            self._send(Committed(number=number, error=packed_error(told)))
+            answer = answered.get()
+            if isinstance(answer, Answer) and answer.error is not None:
+                heard = error_of(answer.error)
+                if isinstance(heard, LeaseLost):
+                    raise heard from error
+            raise
+        self._send(Committed(number=number))
+        _value(answered.get())
+
+    def _question(
+        self, call: Call, lane: int, wish: Wish, offset: int | None
+    ) -> tuple[int, queue.SimpleQueue[Answer | ToCommit]]:
         number = next(self._numbers)
         answered = self._asked[number] = queue.SimpleQueue()
         self._send(
@@ -153,10 +187,7 @@ class _Child:
                 offset=offset,
             )
         )
-        answer = answered.get()
-        if answer.error is not None:
-            raise error_of(answer.error)
-        return answer.value
+        return number, answered
 
     def _place(self, call: Call) -> _Hosted:
         with self._lock:
@@ -195,6 +226,13 @@ class _Child:
         os._exit(1)
 
 
+def _value(answer: Answer | ToCommit) -> int:
+    assert isinstance(answer, Answer)
+    if answer.error is not None:
+        raise error_of(answer.error)
+    return answer.value
+
+
 class _Notes:
     """See Notebook."""
 
@@ -207,11 +245,11 @@ class _Notes:
     def persist(self) -> None:
         self._child.ask(self._call, self._lane, Wish.PERSIST)
 
+    def check_pledge(self) -> None:
+        self._child.ask(self._call, self._lane, Wish.CHECK_PLEDGE)
+
     def commit(self, offset: int | None, commit: Commit) -> None:
-        del offset, commit
-        raise CheckpointMisuse(
-            "lanes", "processes", "a transaction takes a checkpoint in the worker's own process only"
-        )
+        self._child.commit(self._call, self._lane, offset, commit)
 
     def declared(self) -> int:
         return self._child.ask(self._call, self._lane, Wish.DECLARED)

@@ -7,7 +7,7 @@ Both ends are of one program and one machine; nothing here is ever stored.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from shoal.core import errors
 from shoal.core.errors import ShoalError
 from shoal.core.tasks import Failure, Initialize, ProcessNothing, ShutDown
+from shoal.ports import GroupSaves
 from shoal.wire.crossing import Label
 
 # --- To the process of a lane. -----------------------------------------------------------------------
@@ -74,6 +75,14 @@ class Answer:
     error: PackedError | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToCommit:
+    """To a wish to commit, before its answer: what a transaction is to save. It is answered by Committed."""
+
+    number: int
+    saves: Sequence[GroupSaves]
+
+
 @dataclass(frozen=True, slots=True)
 class Leave:
     """There is nothing more to do."""
@@ -88,6 +97,8 @@ class Wish(StrEnum):
     DECLARE = "declare"
     PERSIST = "persist"
     DECLARED = "declared"
+    CHECK_PLEDGE = "check_pledge"
+    COMMIT = "commit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +115,14 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """How the transaction went that the question of this number was for."""
+
+    number: int
+    error: PackedError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """How a call ended."""
 
@@ -116,8 +135,8 @@ class Finished:
     is_postponed: bool = False
 
 
-Down = Call | Until | Answer | Leave
-Up = Finished | Question
+Down = Call | Until | Answer | ToCommit | Leave
+Up = Finished | Question | Committed
 
 
 # --- Errors that cross. ------------------------------------------------------------------------------

@@ -19,19 +19,21 @@ import random
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
 from shoal.consumer import lane_booting
 from shoal.consumer.held import Held
 from shoal.consumer.lane_code import RemoteCode
-from shoal.consumer.lane_messages import Answer, Question, Setup, Wish, packed_error
+from shoal.consumer.lane_messages import Answer, Question, Setup, ToCommit, Wish, error_of, packed_error
 from shoal.consumer.lane_process import LaneProcess
 from shoal.consumer.processor import Factory
 from shoal.consumer.threads import Threads
 from shoal.consumer.user_code import Code
-from shoal.core.errors import InvalidInput, LeaseLost
+from shoal.core.errors import DeliveryTimeout, InvalidInput, LeaseLost
 from shoal.core.retry import Backoff
+from shoal.ports import GroupSaves
 
 _log: Final = logging.getLogger("shoal.worker")
 
@@ -41,7 +43,7 @@ _STEADY_S: Final = 60.0
 _LEAVE_S: Final = 5.0
 """How long all of them may take to be gone when they were told to leave."""
 _SAVES_MAX: Final = 32
-"""Saves that wait for the hub at once; one of a shard at a time."""
+"""Saves, and transactions with one, that wait for the hub at once; one of a shard at a time."""
 
 
 class LanePool:
@@ -137,7 +139,7 @@ class LanePool:
 
     def _asked(self, process: LaneProcess, question: Question) -> None:
         """In the thread that hears a process: what may take long goes elsewhere."""
-        if question.wish is Wish.PERSIST:
+        if question.wish in {Wish.PERSIST, Wish.COMMIT}:
             self._threads.submit(self._answer, process, question)
         else:
             self._answer(process, question)
@@ -146,7 +148,7 @@ class LanePool:
         with self._lock:
             code = self._codes.get(question.tenure)
         try:
-            value = self._value(code, question)
+            value = self._value(code, process, question)
         except Exception as error:  # noqa: BLE001 - at the edge: it is raised where it was asked
             answer = Answer(number=question.number, error=packed_error(error))
         else:
@@ -154,7 +156,7 @@ class LanePool:
         process.answer(answer)
 
     @staticmethod
-    def _value(code: RemoteCode | None, question: Question) -> int:
+    def _value(code: RemoteCode | None, process: LaneProcess, question: Question) -> int:
         if code is None:
             raise LeaseLost(shard=question.shard, epoch=question.epoch)
         match question.wish:
@@ -165,6 +167,21 @@ class LanePool:
                 return 0
             case Wish.DECLARED:
                 return code.held.declared(question.lane)
+            case Wish.CHECK_PLEDGE:
+                code.held.check_pledge()
+                return 0
+            case Wish.COMMIT:
+                code.held.commit(question.lane, question.offset, partial(_committed, process, question))
+                return 0
+
+
+def _committed(process: LaneProcess, question: Question, saves: Sequence[GroupSaves]) -> None:
+    """See Commit: by the transaction of a lane's process. If that dies first, nobody knows."""
+    said = process.commit(ToCommit(number=question.number, saves=saves))
+    if said is None:
+        raise DeliveryTimeout(shard=question.shard, records=0, waited_s=0.0, last="its process ended")
+    if said.error is not None:
+        raise error_of(said.error)
 
 
 class _Slot:

@@ -26,7 +26,19 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from shoal.consumer.lane_marks import MARKS_MAX, Marks, make_marks
-from shoal.consumer.lane_messages import Answer, Call, Finished, Leave, Question, Setup, Until, Up
+from shoal.consumer.lane_messages import (
+    Answer,
+    Call,
+    Committed,
+    Finished,
+    Leave,
+    Question,
+    Setup,
+    ToCommit,
+    Until,
+    Up,
+)
+from shoal.core.errors import TransactionEnded
 
 _LOOK_S: Final = 0.5
 """How late the end of a process is seen whose socket another holds: user code may fork there."""
@@ -60,6 +72,11 @@ class LaneProcess:
         self._lock = threading.Lock()
         self._sending = threading.Lock()
         self._calls: dict[int, tuple[queue.SimpleQueue[Finished | None], int, Deadline]] = {}
+        self._commits: dict[int, queue.SimpleQueue[Committed | None]] = {}
+        """Transactions that are made there, by the number of the question."""
+        self._undecided: set[int] = set()
+        """Of those, whose questions have no answer yet."""
+        self._decided = threading.Condition(self._lock)
         self._sent: dict[int, int] = {}
         """Deadlines as the process knows them, by tenure."""
         self._numbers = itertools.count()
@@ -125,8 +142,23 @@ class LaneProcess:
 
     def answer(self, answer: Answer) -> None:
         """To a question."""
+        with self._decided:
+            self._undecided.discard(answer.number)
+            self._decided.notify_all()
         with suppress(OSError):
             self._send(answer)
+
+    def commit(self, commit: ToCommit) -> Committed | None:
+        """Have a transaction save this, and wait until it has; None: the process died before it said so."""
+        ended: queue.SimpleQueue[Committed | None] = queue.SimpleQueue()
+        with self._lock:
+            if self.is_dead:
+                raise TransactionEnded("its process ended before it began")
+            self._commits[commit.number] = ended
+            self._undecided.add(commit.number)
+        with suppress(OSError):  # It is dying, and `ended` will say so.
+            self._send(commit)
+        return ended.get()
 
     def leave(self) -> None:
         """Tell it to go, without waiting. One that does not even read is killed by `end`."""
@@ -169,6 +201,10 @@ class LaneProcess:
                 ended.put(message)
             case Question():
                 self._asked(self, message)
+            case Committed(number=number):
+                with self._lock:
+                    waiting = self._commits.pop(number)
+                waiting.put(message)
 
     def _bury(self) -> None:
         try:
@@ -180,8 +216,15 @@ class LaneProcess:
             self.end_text = _end_text(self._process.returncode)
             self.is_dead = True
             calls, self._calls = list(self._calls.values()), {}
+            commits, self._commits = list(self._commits.values()), {}
         if not self._is_leaving:
             self._died(self)
+        for waiting in commits:
+            waiting.put(None)
+        # Nobody knows what became of those. That is to be known of their shards before what ran there counts
+        # as failed: it would be given again, though it may be saved.
+        with self._decided:
+            self._decided.wait_for(lambda: not self._undecided, _REAP_S)
         for ended, _, _ in calls:
             ended.put(None)
         with self._sending:
@@ -207,7 +250,9 @@ class LaneProcess:
             if known.get(tenure) != until_ns
         ]
 
-    def _send(self, message: Setup | Call | Until | Answer, payload: pa.Buffer | None = None) -> None:
+    def _send(
+        self, message: Setup | Call | Until | Answer | ToCommit, payload: pa.Buffer | None = None
+    ) -> None:
         data = pickle.dumps(message)
         with self._sending:
             if self.is_dead:

@@ -18,11 +18,10 @@ from typing import Final
 
 from shoal.consumer.member import Member
 from shoal.consumer.membership import Listener, boot_ms, insist
-from shoal.core.checkpoint import last_positions, whole_positions
+from shoal.core.checkpoint import Save, last_positions, whole_positions
 from shoal.core.errors import (
     CheckpointBackwards,
     HubClosed,
-    InvalidInput,
     NameTaken,
     NotFound,
     OffsetOutOfRange,
@@ -32,7 +31,7 @@ from shoal.core.errors import (
     StoreUnavailable,
     UnknownConsumer,
 )
-from shoal.core.group import Group, default_interval_ms
+from shoal.core.group import Group, check_beside, default_interval_ms
 from shoal.core.holding import Answered, Holding, Lease
 from shoal.core.lease import Change, LeaseRow, Row
 from shoal.core.lease_view import known_names, noted
@@ -74,6 +73,7 @@ class LeasedMembership(Member):
         self._stream = service.describe_stream(stream)
         leased = service.groups.leased(group)
         self._table, self._key, self._starts = leased.table, leased.key, leased.starts
+        self._is_beside = leased.is_beside
         self._interval_ms = interval_ms or default_interval_ms(group.settings.timeout_ms)
         self._settings, self._version = group.settings, group.version
         self._unbound = service.groups.unbound(group.id)
@@ -148,11 +148,19 @@ class LeasedMembership(Member):
         self._carry_out(consumer, changes, shards, together=True)
 
     def saves(self, positions: Mapping[int, int], *, epochs: Mapping[int, int] | None = None) -> GroupSaves:
-        """See Membership. They are in a table of their own, which may be elsewhere."""
-        del positions, epochs
-        raise InvalidInput(
-            "group", self.group, "a transaction takes checkpoints of coordinated groups; this one is leased"
+        """See Membership. What becomes of the rows is seen by the next look, as what others write is."""
+        self.check_pledge()
+        saves = [
+            Save(shard=shard, epoch=self._lease(shard, epochs).epoch, offset=offset)
+            for shard, offset in whole_positions(positions).items()
+        ]
+        return GroupSaves(
+            stream=self.stream, group_id=self.group_id, saves=saves, holder=self._consumer.me.incarnation
         )
+
+    def check_pledge(self) -> None:
+        """See Membership."""
+        check_beside(self.group, is_beside=self._is_beside)
 
     def release(
         self, checkpoints: Mapping[int, int | None], *, epochs: Mapping[int, int] | None = None

@@ -61,6 +61,9 @@ class Membership(Protocol):
     def saves(self, positions: Mapping[int, int], *, epochs: Mapping[int, int] | None = None) -> GroupSaves:
         """The same checkpoints, for a producer's transaction to save."""
 
+    def check_pledge(self) -> None:
+        """Refuse what no transaction can save: checkpoints that are kept apart from the log, or nobody's."""
+
     def release(
         self, checkpoints: Mapping[int, int | None], *, epochs: Mapping[int, int] | None = None
     ) -> None:

@@ -49,6 +49,8 @@ class Offsets:
         """The same, for a producer's transaction to save."""
         places = self._places(offsets)
         several = [(self._polling.held(place), 0, offset) for place, offset in places.items()]
+        for held, _, _ in several:
+            held.check_pledge()
         return partial(Held.commit_together, several)
 
     def commit_later(self, offsets: Mapping[object, int] | None, callback: Committed | None) -> Places:

@@ -473,7 +473,7 @@ class Runtime:
 
     # --- Errands to the hub, in threads of their own. ------------------------------------------------
 
-    def _let_go(self, due: Sequence[tuple[Tenure, int]]) -> None:
+    def _let_go(self, due: Sequence[tuple[Tenure, int | None]]) -> None:
         """What is not answered, the membership says again with its heartbeats."""
         try:
             self._member.release(

@@ -185,7 +185,7 @@ class Crew:
         match action:
             case Release():
                 self._leave(tenure)
-                if action.checkpoint is not None:
+                if action.is_due:
                     self._letting.append(tenure)
                 releases.append((tenure, action))
             case StopWorker(failure=failure):
@@ -252,7 +252,7 @@ class Crew:
 
     def _released(self, releases: Sequence[tuple[Tenure, Release]]) -> list[Order]:
         orders: list[Order] = [Tell(what=_ending(*one), tenure=one[0]) for one in releases]
-        due = [(tenure, release.checkpoint) for tenure, release in releases if release.checkpoint is not None]
+        due = [(tenure, release.checkpoint) for tenure, release in releases if release.is_due]
         return [*orders, LetGo(due=due)] if due else orders
 
     def let_go_of(self, tenures: Sequence[Tenure]) -> None:
@@ -464,8 +464,8 @@ def _ending(tenure: Tenure, release: Release) -> What:
     match tenure.reason:
         case Reason.ENDED:
             return What.ENDED
-        case Reason.LOST:  # With a checkpoint: given up, while user code still runs.
-            return What.GONE if release.checkpoint is None else What.LOST
+        case Reason.LOST:  # Ours: given up, while user code still runs, or in doubt.
+            return What.LOST if release.is_due else What.GONE
         case Reason.MOVED:
             return What.MOVED
         case Reason.STOPPED:

@@ -457,7 +457,8 @@ class Tenure:
     def give_up(self) -> Release:
         """Let go while user code still runs: it has been waited for long enough. It can save nothing more."""
         assert self.phase is not Phase.STOP_COMPLETED, "there is nothing left to give up"
-        released = Release(checkpoint=self.checkpoint)
+        in_doubt = self._is_in_doubt
+        released = Release(checkpoint=None if in_doubt else self.checkpoint, as_saved=in_doubt)
         self.reason, self.phase, self.is_given_up = Reason.LOST, Phase.STOPPING, True
         return released
 
@@ -555,7 +556,8 @@ class Tenure:
             self.reason = self._asked  # Its end is not saved, and another wants it: there it comes again.
         self.phase = Phase.STOP_COMPLETED
         if self.reason is Reason.LOST:
-            return [Release(checkpoint=self.persisted if self._is_in_doubt else None)]
+            # Not with what we know to be saved: where only marks differ, those of the commit would be undone.
+            return [Release(checkpoint=None, as_saved=self._is_in_doubt)]
         if self.reason is Reason.ENDED:
             assert self.end is not None
             return [Release(checkpoint=self.end)]

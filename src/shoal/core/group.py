@@ -306,6 +306,17 @@ def check_lease_store(group: Group, identity: str, where: str) -> None:
         raise OtherLeaseStore(group=group.name, wanted=wanted, found=identity, where=where)
 
 
+def check_beside(group: str, *, is_beside: bool) -> None:
+    """Refuse a leased group's checkpoint in a transaction of the log, if its rows are elsewhere."""
+    if not is_beside:
+        raise InvalidInput(
+            "group",
+            group,
+            "its leases are in another database than the log, and a transaction is of one: use a group that "
+            "was made without connect(leases=…), or a coordinated one",
+        )
+
+
 def visibility_ms(seconds: object) -> int:
     """For how long a record is a consumer's alone, in milliseconds."""
     if not is_number(seconds) or not 0.001 <= seconds <= VISIBILITY_S_MAX:

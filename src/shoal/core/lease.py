@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from shoal.core.checkpoint import check_forward, check_place, later
+from shoal.core.checkpoint import Save, check_forward, check_place, later
 from shoal.core.claims import is_at_end
 from shoal.core.errors import Fenced, NotOwner, StoreUnavailable
 from shoal.core.limits import CLOCK_MARGIN, EPOCH_JUMP
@@ -380,6 +380,14 @@ def saved(
         checkpoint=offset,
         is_over=row.is_over or is_at_end(shard, offset),
     )
+
+
+def saved_under(
+    row: LeaseRow | None, shard: Shard, save: Save, holder: str | None = None, *, stream: str = ""
+) -> LeaseRow:
+    """The same for one who shows the epoch alone, unless it says who it is: then it must be the owner."""
+    owner = holder or check_epoch(row, shard.id, save.epoch).consumer_owner or ""
+    return saved(row, shard, owner, save.epoch, save.offset, stream=stream)
 
 
 def fenced(row: LeaseRow | None, shard: ShardId, holder: str, epoch: int) -> LeaseRow:

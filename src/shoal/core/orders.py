@@ -64,9 +64,12 @@ class Read:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetGo:
-    """Release all of these together, each with its checkpoint, if they still are ours; then `let_go_of`."""
+    """Release all of these together, each with its checkpoint, if they still are ours; then `let_go_of`.
 
-    due: Sequence[tuple[Tenure, int]]
+    None: with what was saved.
+    """
+
+    due: Sequence[tuple[Tenure, int | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,27 @@
 Rows of one key go out in the order in which they were seen. A row with a lower id may be committed after one
 with a higher id was relayed, so the id says nothing about what was sent: the relay notes the ids of a batch
 before it sends them, and numbers them by their place in that note.
+
+A stream that refuses what is meant for it stalls: its rows of that batch are noted by themselves, with their
+numbers, and nothing more of it is noted until they are sent. Others go on. A number means the same row for as
+long as it may have been sent, and the numbers of one stream rise: that is all that the log's own numbering
+asks for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+
+from shoal.core.errors import (
+    DeliveryTimeout,
+    HubClosed,
+    OutOfSequence,
+    ProducerClosed,
+    ProducerFenced,
+    ShoalError,
+    StoreError,
+)
 
 Run = tuple[int, int]
 """Consecutive ids, both ends included."""
@@ -44,6 +59,66 @@ def fitting(sized: Iterable[tuple[int, int]], bytes_max: int) -> list[int]:
             break
         ids.append(one)
     return ids
+
+
+# --- Streams that stall. ----------------------------------------------------------------------------
+
+Numbered = tuple[int, int]
+"""A row's id, and the number that it is sent under."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stalled:
+    """Rows of one stream that were noted and are refused, and those after them in the note."""
+
+    stream: str
+    rows: tuple[Numbered, ...]
+    """In order. One that is not in the table any more was taken away by its owner."""
+    row: int
+    """The id of the row that was refused, or of the first of those among which it is."""
+    why: str
+
+
+def is_streams_own(error: ShoalError) -> bool:
+    """Whether it is one stream, or a record for it, that is refused; or the hub that is away for all."""
+    return not error.retriable and not isinstance(error, _EVERYBODYS)
+
+
+_EVERYBODYS = (StoreError, HubClosed, DeliveryTimeout, OutOfSequence, ProducerClosed, ProducerFenced)
+
+
+def pairs_as_text(rows: Sequence[Numbered]) -> str:
+    """Rows with their numbers, to be noted: `3-7@100,9@112`, of each run the number of its first."""
+    runs: list[tuple[int, int, int]] = []
+    for one, number in rows:
+        if runs and (runs[-1][1] + 1, runs[-1][2] + 1 + runs[-1][1] - runs[-1][0]) == (one, number):
+            runs[-1] = (runs[-1][0], one, runs[-1][2])
+        else:
+            runs.append((one, one, number))
+    return ",".join(f"{as_text(range(low, high + 1))}@{number}" for low, high, number in runs)
+
+
+def pairs_of(text: str) -> tuple[Numbered, ...]:
+    """The same, read back."""
+    pairs: list[Numbered] = []
+    for part in text.split(",") if text else ():
+        ids, _, number = part.partition("@")
+        pairs += [(one, int(number) + place) for place, one in enumerate(ids_of(ids))]
+    return tuple(pairs)
+
+
+def retry_after_s(first_s: float, tries: int) -> float:
+    """How long a stream that stalls is left alone: longer each time, up to a bound."""
+    return float(min(first_s * 2 ** min(tries, 16), max(first_s, RETRY_MOST_S)))
+
+
+RETRY_MOST_S = 30.0
+"""A stream that was made, or a row that was mended, goes on within this time."""
+STALLED_MAX = 256
+"""Streams. With more of them something else is wrong, and all wait."""
+
+
+# --- Who relays. ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

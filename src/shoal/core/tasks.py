@@ -109,6 +109,13 @@ class Release:
     """Let go of the shard, with this checkpoint; None: it is not ours, and there is nothing to let go of."""
 
     checkpoint: int | None
+    as_saved: bool = False
+    """It is ours, and what was saved is all that counts: more may be than we know."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is something to let go of."""
+        return self.checkpoint is not None or self.as_saved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

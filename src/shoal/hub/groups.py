@@ -16,7 +16,7 @@ from shoal.core.balance import STRATEGIES, Strategy
 from shoal.core.checkpoint import Save
 from shoal.core.claims import first_claims, unbound
 from shoal.core.describing import Block, GroupInfo
-from shoal.core.errors import InvalidInput, ShoalError, StrategyRefused, UnknownGroup
+from shoal.core.errors import ShoalError, StrategyRefused, UnknownGroup
 from shoal.core.events import Forgotten, Join, Leave, Letting, Release, Retire, Rewind, Sync, Update
 from shoal.core.group import (
     Coordination,
@@ -47,6 +47,7 @@ from shoal.ports import (
     GroupSaves,
     Joined,
     LeasedGroup,
+    LeasedTouch,
     MemberView,
     Newcomer,
     Store,
@@ -319,25 +320,19 @@ class LocalGroups:
         if self._touch(Touch(stream=name, group_id=group_id, act=saves)):
             self._steps.step(group_id, Sync())
 
-    def touches(self, several: Sequence[GroupSaves]) -> Sequence[Touch]:
+    def touches(self, several: Sequence[GroupSaves]) -> Sequence[Touch | LeasedTouch]:
         """Owners' checkpoints as a transaction of the log takes them: of groups whose rows are beside it."""
+        by_group: dict[int, list[GroupSaves]] = {}
         for one in several:
-            known = self._known(one.group_id)
-            if known is not None and known.settings.coordination is Coordination.LEASED:
-                raise InvalidInput(
-                    "group",
-                    known.name,
-                    "its leases are in a table of their own: a transaction takes checkpoints of coordinated "
-                    "groups",
-                )
-        return [
-            Touch(
-                stream=first.stream,
-                group_id=group_id,
-                act=[save for one in several if one.group_id == group_id for save in one.saves],
-            )
-            for group_id, first in {one.group_id: one for one in several}.items()
-        ]
+            by_group.setdefault(one.group_id, []).append(one)
+        return [self._touches_of(group_id, some) for group_id, some in by_group.items()]
+
+    def _touches_of(self, group_id: int, several: Sequence[GroupSaves]) -> Touch | LeasedTouch:
+        known = self._known(group_id)
+        if known is not None and known.settings.coordination is Coordination.LEASED:
+            return self._leased.touch(known, several)
+        saves = [save for one in several for save in one.saves]
+        return Touch(stream=several[0].stream, group_id=group_id, act=saves)
 
     def reached(self, group_ids: Sequence[int]) -> None:
         """Ends of closed shards were saved in these groups: their children may begin."""

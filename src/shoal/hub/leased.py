@@ -12,8 +12,8 @@ from typing import Final
 
 from shoal.core.checkpoint import Save
 from shoal.core.errors import GroupInUse, StoreBusy, StoreUnavailable
-from shoal.core.group import Group, GroupSettings, check_lease_store, lease_table_of
-from shoal.core.lease import Change, ChangeKind, Row, check_epoch, saved
+from shoal.core.group import Group, GroupSettings, check_beside, check_lease_store, lease_table_of
+from shoal.core.lease import Change, ChangeKind, Row, check_epoch, saved_under
 from shoal.core.lease_reset import Resetting, numbers_max
 from shoal.core.lease_view import as_group, noted
 from shoal.core.leasing import Outcome
@@ -21,7 +21,7 @@ from shoal.core.limits import HISTORY_KEPT, STEP_TRIES_MAX
 from shoal.core.lineage import find_shard
 from shoal.core.model import ShardId, StreamInfo
 from shoal.lease_port import LeaseTable, draw
-from shoal.ports import ChangeSignal, LeasedGroup, Store
+from shoal.ports import ChangeSignal, GroupSaves, LeasedGroup, LeasedSave, LeasedTouch, Store
 
 
 class LeasedGroups:
@@ -64,7 +64,13 @@ class LeasedGroups:
             table=self._leases.lease_table(lease_table_of(group.settings)),
             key=f"{self._store.identity}-{group.id}",
             starts=starts,
+            is_beside=self.is_beside,
         )
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether the tables are in the log's own database, by whatever URL that was opened."""
+        return self._leases.identity == self._store.identity
 
     def follow(self, group: Group) -> None:
         """The stream was split or merged: its consumers look at it."""
@@ -121,9 +127,8 @@ class LeasedGroups:
             changes = []
             for save in saves:
                 shard = find_shard(stream, save.shard)
-                row = check_epoch(leased.table.load(leased.key, shard.id), shard.id, save.epoch)
-                holder = row.consumer_owner or ""
-                after = saved(row, shard, holder, save.epoch, save.offset, stream=str(stream.full_name))
+                row = leased.table.load(leased.key, shard.id)
+                after = saved_under(row, shard, save, stream=str(stream.full_name))
                 changes.append(Change(kind=ChangeKind.SAVE, old=row, new=after))
             tried = leased.table.attempt(leased.key, changes, together=True)
             if any(one.outcome is Outcome.UNKNOWN for one in tried):
@@ -131,6 +136,17 @@ class LeasedGroups:
             if all(one.outcome is Outcome.DONE for one in tried):
                 return
         raise StoreBusy(f"rows of {group.name} change faster than we can follow", 0.0)
+
+    def touch(self, group: Group, several: Sequence[GroupSaves]) -> LeasedTouch:
+        """Owners' checkpoints as a transaction of the log takes them, if the group's rows are beside it."""
+        check_beside(group.name, is_beside=self.is_beside)
+        return LeasedTouch(
+            stream=several[0].stream,
+            group_id=group.id,
+            table=lease_table_of(group.settings),
+            key=self.opened(group).key,
+            saves=[LeasedSave(save=save, holder=one.holder) for one in several for save in one.saves],
+        )
 
     def check_read(self, group: Group, shard: ShardId, epoch: int) -> None:
         """Refuse a read under an epoch that is not the current one."""

@@ -136,6 +136,8 @@ class LeasedPlace:
 
     key: str
     starts: Mapping[ShardId, int]
+    is_beside: bool = False
+    """In the log's own database."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

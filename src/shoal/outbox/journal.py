@@ -1,33 +1,41 @@
 """The relay's side of the user's database: who relays, which rows are on their way, which are done.
 
 One transaction takes away the rows that were sent and notes the ids of the next ones, under the name of
-whoever relays. So there is never a row gone that was not sent, nor one sent that was not noted before.
+whoever relays. So there is never a row gone that was not sent, nor one sent that was not noted before. What a
+stream that stalls had in the note gets one of its own, in the same transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
+    ColumnElement,
+    Select,
     TextClause,
     and_,
+    cast,
     create_engine,
     delete,
     func,
+    insert,
     inspect,
+    not_,
     select,
     text,
     update,
 )
+from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from shoal.core.errors import InvalidInput, StoreFailure
 from shoal.core.limits import STORE_LOCK_WAIT_S, STORE_STILL_S
-from shoal.core.relaying import Holder, as_text, fitting, ids_of
+from shoal.core.relaying import Holder, Stalled, as_text, fitting, ids_of, pairs_as_text, pairs_of
 from shoal.outbox.outbox import RELAY, Outbox
 from shoal.store.sql.dialects import Dialect, dialect_for
 from shoal.store.sql.dialects.sqlite import SQLite
@@ -44,6 +52,20 @@ class Claim:
     producer: str
     number: int
     ids: list[int]
+    stalled: list[str] = field(default_factory=list)
+    """Streams that have notes of their own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StalledStream:
+    """A stream that is held up, as people want to see it."""
+
+    stream: str
+    row: int
+    """The id of the row that is refused."""
+    why: str
+    waiting: int
+    """Rows of this stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +79,23 @@ class OutboxStatus:
     """Who relays, or did when it was last heard of."""
     relayed: int
     """Rows since the outbox was made, those on their way not included."""
+    stalled: Sequence[StalledStream] = ()
+    """Streams that are held up, while the others go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextBatch:
+    """What is to be noted: so many rows, or bytes, of all streams but some; and what has stalled just now."""
+
+    rows: int
+    size: int
+    besides: Collection[str] = ()
+    stalled: Sequence[Stalled] = ()
+
+
+class _Note(NamedTuple):
+    name: str
+    stalled: Stalled
 
 
 def create_outbox(url: str, outbox: Outbox) -> None:
@@ -79,6 +118,7 @@ class Journal:
         self._dialect: Final = dialect_for(url, "an outbox's database")
         self._waiting, self._relay = outbox.tables.waiting, outbox.tables.relay
         self._engine: Final = user_engine(self._dialect)
+        self._is_mysql: Final = self._engine.dialect.name in {"mysql", "mariadb"}
         self._ours: Final = self._relay.c.name == RELAY
         try:
             self._check()
@@ -117,7 +157,8 @@ class Journal:
             if taken.rowcount != 1:
                 return None
             row = connection.execute(select(self._relay).where(self._ours)).one()
-        return Claim(producer=row.producer, number=row.number, ids=ids_of(row.ids))
+            stalled = [note.stalled.stream for note in self._notes(connection)]
+        return Claim(producer=row.producer, number=row.number, ids=ids_of(row.ids), stalled=stalled)
 
     def beat(self, name: str) -> None:
         """Say that we are there."""
@@ -130,28 +171,97 @@ class Journal:
         with self._transaction(writes=True) as connection:
             connection.execute(update(self._relay).where(ours).values(holder=None))
 
-    def has_more(self, than: int) -> bool:
-        """Whether more rows wait than so many."""
-        query = select(self._waiting.c.id).order_by(self._waiting.c.id).limit(than + 1)
+    def has_more(self, than: int, besides: Collection[str] = ()) -> bool:
+        """Whether more rows wait than so many, those of these streams not counted."""
+        query = self._others(select(self._waiting.c.id), besides).limit(than + 1)
         with self._transaction() as connection:
             return len(connection.execute(query).all()) > than
 
-    def advance(self, name: str, done: Sequence[int], number: int, *, rows: int, size: int) -> list[int]:
-        """Take away what was sent, note what comes next from this number on, and return its ids."""
+    def advance(self, name: str, done: Collection[int], number: int, batch: NextBatch) -> list[int]:
+        """Take away what was sent, note what has stalled, and what comes next from this number on; its
+        ids."""
         columns = self._waiting.c
         length = (
             func.coalesce(func.length(columns.value), 0)
             + func.coalesce(func.length(columns.key), 0)
             + func.coalesce(func.length(columns.headers), 0)
         )
-        query = select(columns.id, length.label("size")).order_by(columns.id).limit(rows)
+        query = self._others(select(columns.id, length.label("size")), batch.besides)
+        found: Sequence[Any] = ()
+        if batch.besides:
+            # Rows of streams that stall may be many, and lie before all others: they are passed over before
+            # the transaction that writes, for which the user's own may have to wait.
+            with self._transaction() as connection:
+                found = connection.execute(query.limit(batch.rows + len(done))).all()
         with self._held(name) as connection:
-            for some in _pieces(done):
+            for some in _pieces(list(done)):
                 connection.execute(delete(self._waiting).where(self._among(some)))
-            ids = fitting(connection.execute(query), size)
+            for one in batch.stalled:
+                connection.execute(insert(self._relay).values(self._columns_of(connection, one)))
+            if not batch.besides:
+                found = connection.execute(query.limit(batch.rows)).all()
+            ids = fitting([row for row in found if row[0] not in done][: batch.rows], batch.size)
             note = update(self._relay).where(self._ours).values(number=number, ids=as_text(ids))
             connection.execute(note)
         return ids
+
+    def _others(self, query: Select[Any], besides: Collection[str]) -> Select[Any]:
+        if besides:
+            query = query.where(not_(self._is_of(besides)))
+        return query.order_by(self._waiting.c.id)
+
+    def _is_of(self, streams: Collection[str]) -> ColumnElement[bool]:
+        """Byte by byte: to MariaDB `Orders` and `orders` are the same, unless told otherwise."""
+        stream = self._waiting.c.stream
+        if self._is_mysql:
+            return cast(stream, mysql.BINARY).in_([name.encode() for name in sorted(streams)])
+        return stream.in_(sorted(streams))
+
+    # --- Streams that stall. ---
+
+    def stalled(self, stream: str) -> Stalled | None:
+        """What a stream has noted by itself."""
+        with self._transaction() as connection:
+            found = self._notes(connection)
+        return next((note.stalled for note in found if note.stalled.stream == stream), None)
+
+    def stall_again(self, name: str, stalled: Stalled, done: Collection[int]) -> None:
+        """Some of it was sent, or it is refused for another reason."""
+        with self._held(name) as connection:
+            for some in _pieces(list(done)):
+                connection.execute(delete(self._waiting).where(self._among(some)))
+            for note in self._notes(connection):
+                if note.stalled.stream == stalled.stream:
+                    change = update(self._relay).where(self._relay.c.name == note.name)
+                    connection.execute(change.values(ids=_as_json(stalled)))
+
+    def unstall(self, name: str, stalled: Stalled) -> None:
+        """All of it was sent: take it away, and its note."""
+        with self._held(name) as connection:
+            for some in _pieces([one for one, _ in stalled.rows]):
+                connection.execute(delete(self._waiting).where(self._among(some)))
+            for note in self._notes(connection):
+                if note.stalled.stream == stalled.stream:
+                    connection.execute(delete(self._relay).where(self._relay.c.name == note.name))
+
+    def _notes(self, connection: Connection) -> list[_Note]:
+        columns = self._relay.c
+        query = select(columns.name, columns.ids).where(columns.name != RELAY).order_by(columns.number)
+        return [_Note(row.name, _of_json(row.ids)) for row in connection.execute(query)]
+
+    def _columns_of(self, connection: Connection, stalled: Stalled) -> dict[str, Any]:
+        """A note beside the relay's own row. Its name is of a number that no other note has."""
+        number = stalled.rows[0][1]
+        producer = connection.execute(select(self._relay.c.producer).where(self._ours)).scalar_one()
+        return {
+            "name": f"{number:x}",
+            "producer": producer,
+            "holder": None,
+            "beat": 0,
+            "lease_ms": 0,
+            "number": number,
+            "ids": _as_json(stalled),
+        }
 
     def rows(self, ids: Sequence[int]) -> list[tuple[int, Any]]:
         """The rows of a batch that are still there, each with its place in it; a row is a tuple."""
@@ -171,14 +281,26 @@ class Journal:
         return text(f"id IN ({','.join(map(str, ids))})")
 
     def status(self) -> OutboxStatus:
-        """How many wait, and who relays."""
+        """How many wait, who relays, and what is held up."""
         columns = self._waiting.c
         with self._transaction() as connection:
             count = connection.execute(select(func.count()).select_from(self._waiting)).scalar_one()
             first = select(columns.timestamp_ms).order_by(columns.id).limit(1)
             oldest: int | None = connection.execute(first).scalar()
             row = connection.execute(select(self._relay).where(self._ours)).one()
-        return OutboxStatus(waiting=count, oldest_ms=oldest, relay=row.holder, relayed=row.number)
+            notes = [note.stalled for note in self._notes(connection)]
+            counts: dict[str, int] = {}
+            for one in notes:
+                of_stream = select(func.count()).select_from(self._waiting).where(self._is_of([one.stream]))
+                counts[one.stream] = connection.execute(of_stream).scalar_one()
+        stalled = [
+            StalledStream(stream=one.stream, row=one.row, why=one.why, waiting=counts.get(one.stream, 0))
+            for one in notes
+        ]
+        relayed = row.number - sum(len(one.rows) for one in notes)
+        return OutboxStatus(
+            waiting=count, oldest_ms=oldest, relay=row.holder, relayed=relayed, stalled=stalled
+        )
 
     def close(self) -> None:
         """Give the connections back."""
@@ -207,6 +329,22 @@ class Journal:
             raise self._dialect.fault(error) from error
         except SQLAlchemyError as error:
             raise StoreFailure(str(error)) from error
+
+
+def _as_json(stalled: Stalled) -> str:
+    return json.dumps(
+        {
+            "stream": stalled.stream,
+            "rows": pairs_as_text(stalled.rows),
+            "row": stalled.row,
+            "why": stalled.why[:_WHY_MAX],
+        }
+    )
+
+
+def _of_json(text: str) -> Stalled:
+    found = json.loads(text)
+    return Stalled(stream=found["stream"], rows=pairs_of(found["rows"]), row=found["row"], why=found["why"])
 
 
 def user_engine(dialect: Dialect, *, must_exist: bool = True) -> Engine:
@@ -245,4 +383,5 @@ def _pieces(ids: Sequence[int]) -> Iterator[list[int]]:
         yield list(ids[start : start + _LIST_MAX])
 
 
+_WHY_MAX: Final = 1_000
 _LIST_MAX: Final = 5_000

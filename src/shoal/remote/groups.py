@@ -80,7 +80,7 @@ class RemoteGroups(Part):
     def leased(self, group: Group) -> LeasedGroup:
         found: LeasedPlace = self.ask("leased", group_id=group.id)
         table = RemoteLeaseTable(self._transport, group.id)
-        return LeasedGroup(table=table, key=found.key, starts=found.starts)
+        return LeasedGroup(table=table, key=found.key, starts=found.starts, is_beside=found.is_beside)
 
     def unbound(self, group_id: int) -> Collection[ShardId]:
         return frozenset(self.ask("unbound", group_id=group_id))

@@ -22,7 +22,7 @@ from shoal.consumer.membership import boot_ms, insist
 from shoal.core.checkpoint import Save, is_same, last_positions, whole_positions
 from shoal.core.describing import GroupInfo
 from shoal.core.errors import Fenced, NotOwner, ShoalError, StoreError
-from shoal.core.group import MemberStatus
+from shoal.core.group import Coordination, MemberStatus, check_beside
 from shoal.core.holding import Lease
 from shoal.core.limits import CLOCK_MARGIN
 from shoal.core.model import ShardId, StreamName
@@ -64,6 +64,8 @@ class BorrowedLeases:
         self._ended = threading.Event()
         self._let_go: set[int] = set()
         """Handed back, or to be: by shard."""
+        self._is_beside: bool | None = None
+        """Whether the rows of a leased group are in the log's database, once that was asked for."""
         seen = insist(self._see, StoreError, OUTAGE_S)
         self.info: Final = seen[0]
         """The group as it was at first."""
@@ -120,6 +122,14 @@ class BorrowedLeases:
             for shard, offset in whole_positions(positions).items()
         ]
         return GroupSaves(stream=self.stream, group_id=self.group_id, saves=saves)
+
+    def check_pledge(self) -> None:
+        if self.info.settings.coordination is not Coordination.LEASED:
+            return
+        if self._is_beside is None:
+            groups = self._service.groups
+            self._is_beside = groups.leased(groups.find(self.stream, self.group)).is_beside
+        check_beside(self.group, is_beside=self._is_beside)
 
     def hand_back(self, shards: set[int]) -> None:
         """The task is done with these: user code is told so."""

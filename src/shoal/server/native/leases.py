@@ -40,7 +40,7 @@ class LeaseCalls:
         leased = await self._table(group_id)
         if leased is None:
             raise UnknownGroup(stream="?", group=str(group_id))
-        return LeasedPlace(key=leased.key, starts=leased.starts)
+        return LeasedPlace(key=leased.key, starts=leased.starts, is_beside=leased.is_beside)
 
     async def _table(self, group_id: int) -> LeasedGroup | None:
         return await self._run(self._hub.groups.table_of, group_id)  # type: ignore[no-any-return]

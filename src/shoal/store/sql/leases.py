@@ -11,17 +11,28 @@ by one at a time, and a renewal, which needs neither, waits for nobody but anoth
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.engine import Connection
 
-from shoal.core.errors import StoreBusy, StoreFailure, StoreUnavailable
-from shoal.core.lease import Change, ChangeKind, InstanceRow, LeaseRow, Row, SequenceRow, numbered
+from shoal.core.claims import is_at_end
+from shoal.core.errors import NotOwner, StoreBusy, StoreFailure, StoreUnavailable
+from shoal.core.lease import (
+    Change,
+    ChangeKind,
+    InstanceRow,
+    LeaseRow,
+    Row,
+    SequenceRow,
+    numbered,
+    saved_under,
+)
 from shoal.core.leasing import Outcome
-from shoal.core.model import ShardId
+from shoal.core.model import Shard, ShardId
 from shoal.lease_port import Glance, LeaseNews, Tried
+from shoal.ports import LeasedTouch
 from shoal.store.sql.database import Database
 from shoal.store.sql.dialects.dialect import Hints
 from shoal.store.sql.lease_rows import RowShape, shapes
@@ -163,6 +174,32 @@ class SQLLeaseTable:
             return [Tried(change, Outcome.UNKNOWN) for change in changes]
         except _NotAllError as error:
             return [Tried(one.change, Outcome.REFUSED, one.found or one.change.old) for one in error.tried]
+
+    def save(
+        self,
+        connection: Connection,
+        touch: LeasedTouch,
+        shards: Mapping[ShardId, Shard],
+    ) -> None:
+        """Owners' checkpoints within a transaction of more, or an error. The rows are locked, so the look and
+        the change are one."""
+        ordered = sorted(touch.saves, key=lambda one: one.save.shard)
+        ends = [
+            is_at_end(shards[one.save.shard], one.save.offset) for one in ordered if one.save.shard in shards
+        ]
+        if any(ends):  # That is news, and whoever has some locks the sequence first.
+            self._locked_number(connection, touch.key)
+        is_news = False
+        for one in ordered:
+            shard = one.save.shard
+            row = self._leases.find(connection, {"consume_group": touch.key, "shard": shard}, lock=True)
+            if row is None or shard not in shards:
+                raise NotOwner(shard=shard, consumer=f"epoch {one.save.epoch}", owner=None)
+            after = saved_under(row, shards[shard], one.save, one.holder, stream=str(touch.stream))
+            is_done = self._leases.swap(connection, row, after)
+            assert is_done, "nobody changes a row that is locked"
+            is_news = is_news or Change(kind=ChangeKind.SAVE, old=row, new=after).is_news
+        self._move_on(connection, touch.key, 0, is_news=is_news)
 
     def _alone(self, change: Change) -> bool:
         row = change.old or change.new

@@ -48,7 +48,7 @@ class SQLStore(
         SQLShares.__init__(self, database)
         SQLPositions.__init__(self, database)
         SQLDelays.__init__(self, database)
-        SQLTransactions.__init__(self, database)
+        SQLTransactions.__init__(self, database, self._known_table)
         self._database = database
         self._tables: dict[str, SQLLeaseTable] = {}
         self.access = SQLAccess(database)
@@ -87,6 +87,9 @@ class SQLStore(
         self._tables.setdefault(name, table)  # For looks at its news, which need no state of a consumer's.
         return table
 
+    def _known_table(self, name: str) -> SQLLeaseTable:
+        return self._tables.get(name) or self.lease_table(name)
+
     def _look(self, places: Sequence[Place]) -> Mapping[Place, tuple[int, bool]]:
         ends = [place for place in places if isinstance(place, ShardEnd)]
         views = [place for place in places if isinstance(place, MemberView)]
@@ -100,8 +103,8 @@ class SQLStore(
             found |= {place: end for place, end in self.share_news(news).items()}  # noqa: C416
         for name in {place.table for place in places if isinstance(place, LeaseNews)}:
             groups = [place.group for place in places if isinstance(place, LeaseNews) and place.table == name]
-            table = self._tables.get(name) or self.lease_table(name)
-            found |= {LeaseNews(name, group): (number, True) for group, number in table.news(groups).items()}
+            news_of = self._known_table(name).news(groups)
+            found |= {LeaseNews(name, group): (number, True) for group, number in news_of.items()}
         return found
 
     def close(self) -> None:

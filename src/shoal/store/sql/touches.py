@@ -7,9 +7,9 @@ of a view that is the newest, reads and writes one row.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.engine import Connection
@@ -23,7 +23,7 @@ from shoal.core.handover import HandedOver, handed_over
 from shoal.core.holding import assignment
 from shoal.core.membership import Beat, beaten, check_held, digest, remembered
 from shoal.core.model import Shard, ShardId
-from shoal.ports import NotPlain, Touch, TouchAnswer
+from shoal.ports import LeasedTouch, NotPlain, Touch, TouchAnswer
 from shoal.store.sql import tables
 from shoal.store.sql.catalog import SHARD_COLUMNS, shard_of
 from shoal.store.sql.database import Database
@@ -106,10 +106,31 @@ class SQLTouches:
         return answers
 
 
-def save_all(connection: Connection, touches: Sequence[Touch], now_ms: int) -> list[int]:
-    """Owners' checkpoints within a transaction of more; for each touch, how many ends were reached."""
+LeasedSaver: TypeAlias = Callable[[Connection, LeasedTouch, Mapping[ShardId, Shard]], None]
+
+
+def save_all(
+    connection: Connection,
+    touches: Sequence[Touch | LeasedTouch],
+    leased: Mapping[int, LeasedSaver],
+    now_ms: int,
+) -> list[int]:
+    """Owners' checkpoints within a transaction of more; for each touch, how many ends were reached.
+
+    `leased`: by group, who knows the rows of the leased ones. Theirs are told to their consumers.
+    """
     groups = _load_groups(connection, {touch.group_id for touch in touches})
-    return [_save(connection, touch, groups, now_ms) for touch in touches]
+    ends = []
+    for touch in touches:
+        if isinstance(touch, Touch):
+            ends.append(_save(connection, touch, groups, now_ms))
+        else:
+            group = groups.get(touch.group_id)
+            wanted = sorted({one.save.shard for one in touch.saves})
+            shards = {} if group is None else _load_shards(connection, group.stream_id, wanted)
+            leased[touch.group_id](connection, touch, shards)
+            ends.append(0)
+    return ends
 
 
 @dataclass(slots=True, kw_only=True)

@@ -39,6 +39,7 @@ from shoal.testing.contract.sharing import SharingContract
 from shoal.testing.contract.streams import StreamContract
 from shoal.testing.contract.suite import HubSuite
 from shoal.testing.contract.transacting import TransactionContract
+from shoal.testing.contract.transforming import TransformContract
 from shoal.testing.contract.working import WorkerContract
 
 __all__ = ["HubContract", "HubSuite"]
@@ -51,6 +52,7 @@ class HubContract(
     IdempotenceContract,
     NamingContract,
     TransactionContract,
+    TransformContract,
     DelayContract,
     PlacingContract,
     ReadContract,

@@ -1,31 +1,15 @@
-"""Transactions of a producer: records for several shards and streams, and checkpoints, as one step."""
+"""Transactions of a producer: records for several shards and streams as one step."""
 
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
 from typing import Any, cast
 
 import pytest
 
-from shoal import (
-    Backoff,
-    Batch,
-    Checkpointer,
-    Consumer,
-    FailureRules,
-    Hub,
-    Policy,
-    Processor,
-    Producer,
-    ProducerOptions,
-    SendFuture,
-    Worker,
-)
+from shoal import Checkpointer, Hub, Producer, SendFuture
 from shoal.core.errors import (
-    DeliveryTimeout,
     InvalidInput,
-    LeaseLost,
     ProducerFenced,
     StoreUnavailable,
     TooLarge,
@@ -35,7 +19,7 @@ from shoal.core.errors import (
 from shoal.ports import HubService
 from shoal.producer.transaction import Transaction
 from shoal.testing.contract.suite import HubSuite
-from shoal.testing.reading import read_stream, unchanged, until, values_by_key
+from shoal.testing.reading import unchanged, values_by_key
 
 
 class LostAnswers:
@@ -54,9 +38,6 @@ class LostAnswers:
         if self._is_made:
             self._service.transact(*arguments)
         raise StoreUnavailable("the answer was lost")
-
-
-_AT_ONCE = FailureRules(policy=Policy.STRICT, backoff=Backoff(first_s=0.01, max_s=0.01))
 
 
 class TransactionContract(HubSuite):
@@ -208,172 +189,6 @@ class TransactionContract(HubSuite):
             looker.join(30)
         assert all(first <= second for first, second in ends)
         assert hub.next_offset(orders, 0) == hub.next_offset(orders, 1) == total
-
-    def test_consume_transform_produce_loses_nothing_and_repeats_nothing(self, hub: Hub, orders: str) -> None:
-        bills, total = f"{orders}-bills", 300
-        hub.create_stream(orders, shards=2)
-        hub.create_stream(bills, shards=2)
-        hub.create_group(orders, "billing", timeout=5.0)
-        with hub.producer(orders) as source:
-            for number in range(total):
-                source.send(b"%d" % number, key=b"%d" % (number % 7))
-        failures = iter([True, False] * total)
-
-        with hub.producer(bills) as producer:
-
-            class Billing(Processor):
-                def process(self, batch: Batch, checkpointer: Checkpointer) -> None:
-                    with producer.transaction() as transaction:
-                        for record in batch:
-                            transaction.send(record.value, key=record.key)
-                        transaction.checkpoint(checkpointer)
-                        if next(failures):
-                            raise OSError("after half of the work")
-
-            def is_done() -> bool:
-                shards = hub.describe_group(orders, "billing").shards
-                return all(shard.lag == 0 for shard in shards)
-
-            for _ in range(2):  # Two workers, one after the other.
-                worker = Worker(
-                    hub, orders, "billing", Billing, batch_records=25, parallelism=2, failure=_AT_ONCE
-                )
-                worker.start()
-                until(is_done)
-                worker.stop()
-        assert values_by_key(hub, bills) == {
-            b"%d" % key: [b"%d" % number for number in range(key, total, 7)] for key in range(7)
-        }
-
-    def test_one_who_polls_saves_what_it_has_polled_with_what_it_sends(self, hub: Hub, orders: str) -> None:
-        bills, total = f"{orders}-bills", 120
-        hub.create_stream(orders, shards=3)
-        hub.create_stream(bills, shards=2)
-        with hub.producer(orders) as source:
-            for number in range(total):
-                source.send(b"%d" % number, key=b"%d" % (number % 7))
-        stored = turn = 0
-        with hub.producer(bills) as producer:
-            while stored < total:
-                # Each second one dies between the poll and the commit; another goes on from the checkpoint.
-                turn += 1
-                with Consumer(hub, group="billing", auto_commit=False, max_poll_records=25) as consumer:
-                    consumer.subscribe([orders])
-                    polled = consumer.poll(timeout=1.0)
-                    transaction = producer.transaction()
-                    for batch in polled:
-                        for record in batch:
-                            transaction.send(record.value, key=record.key)
-                    transaction.checkpoint(consumer)
-                    if turn % 2:
-                        transaction.abort()
-                    else:
-                        transaction.commit()
-                stored = hub.stats(bills).appended
-                assert turn < 200
-        lags = [shard.lag for shard in hub.describe_group(orders, "billing").shards]
-        assert lags == [0, 0, 0]
-        assert values_by_key(hub, bills) == {
-            b"%d" % key: [b"%d" % number for number in range(key, total, 7)] for key in range(7)
-        }
-
-    def test_a_checkpoint_that_is_refused_keeps_the_records_out(self, hub: Hub, orders: str) -> None:
-        bills = f"{orders}-bills"
-        hub.create_stream(orders, shards=1)
-        hub.create_stream(bills, shards=1)
-        hub.create_group(orders, "billing", timeout=5.0)
-        hub.append(orders, 0, [b"a", b"b"])
-        raised: list[BaseException] = []
-
-        with hub.producer(bills) as producer:
-
-            class Billing(Processor):
-                def process(self, batch: Batch, checkpointer: Checkpointer) -> None:
-                    transaction = producer.transaction()
-                    transaction.send(b"bill of %d" % len(batch))
-                    transaction.checkpoint(checkpointer)
-                    if not raised:
-                        # Another epoch begins: what this one has read is not its own to declare any more.
-                        hub.checkpoint(orders, "billing", 0, 0, force=True)
-                        try:
-                            transaction.commit()
-                        except LeaseLost as error:
-                            raised.append(error)
-                    else:
-                        transaction.commit()
-
-            worker = Worker(hub, orders, "billing", Billing)
-            worker.start()
-            until(lambda: hub.describe_group(orders, "billing").shards[0].lag == 0)
-            worker.stop()
-        assert len(raised) == 1
-        assert [record.value for record in read_stream(hub, bills)[0]] == [b"bill of 2"]
-
-    @pytest.mark.parametrize("is_made", [False, True])
-    def test_a_worker_loses_and_repeats_nothing_of_a_commit_that_was_given_up(
-        self, hub: Hub, orders: str, is_made: bool
-    ) -> None:
-        bills = f"{orders}-bills"
-        hub.create_stream(orders, shards=1)
-        hub.create_stream(bills, shards=1)
-        hub.create_group(orders, "billing", timeout=5.0)
-        hub.append(orders, 0, [b"%d" % number for number in range(40)])
-        service = cast("HubService", LostAnswers(hub.service, lost=1, is_made=is_made))
-        raised: list[type[BaseException]] = []
-
-        def bill(batch: Batch, checkpointer: Checkpointer) -> None:
-            transaction = producer.transaction()
-            for record in batch:
-                transaction.send(record.value, key="a")
-            transaction.checkpoint(checkpointer)
-            transaction.commit()
-
-        def process(batch: Batch, checkpointer: Checkpointer) -> None:
-            try:
-                bill(batch, checkpointer)
-            except DeliveryTimeout as error:
-                raised.append(type(error))
-                with pytest.raises(LeaseLost):  # Who tries it again at once would store it again.
-                    bill(batch, checkpointer)
-                raise
-
-        with Producer(service, hub.describe_stream(bills), ProducerOptions(delivery_timeout_s=0)) as producer:
-            worker = Worker(hub, orders, "billing", process, batch_records=10, failure=_AT_ONCE)
-            worker.start()
-            until(lambda: hub.describe_group(orders, "billing").shards[0].lag == 0)
-            worker.stop()
-        assert raised == [DeliveryTimeout]
-        assert values_by_key(hub, bills) == {b"a": [b"%d" % number for number in range(40)]}
-
-    @pytest.mark.parametrize("is_made", [False, True])
-    def test_one_who_polls_loses_and_repeats_nothing_of_a_commit_that_was_given_up(
-        self, hub: Hub, orders: str, is_made: bool
-    ) -> None:
-        bills = f"{orders}-bills"
-        hub.create_stream(orders, shards=2)
-        hub.create_stream(bills, shards=1)
-        for shard in (0, 1):
-            hub.append(orders, shard, [b"%d" % number for number in range(20)])
-        service = cast("HubService", LostAnswers(hub.service, lost=1, is_made=is_made))
-        with (
-            Producer(service, hub.describe_stream(bills), ProducerOptions(delivery_timeout_s=0)) as producer,
-            Consumer(hub, group="billing", auto_commit=False, max_poll_records=7) as consumer,
-        ):
-            consumer.subscribe([orders])
-
-            def step() -> bool:
-                polled = [*consumer.poll(timeout=0.2), *consumer.poll(timeout=0.2)]
-                with suppress(DeliveryTimeout), producer.transaction() as transaction:
-                    for batch in polled:
-                        for record in batch:
-                            transaction.send(record.value, key=b"%d" % batch.shard)
-                    transaction.checkpoint(consumer)
-                return all(shard.lag == 0 for shard in hub.describe_group(orders, "billing").shards)
-
-            until(step)
-        assert values_by_key(hub, bills) == {
-            b"%d" % shard: [b"%d" % number for number in range(20)] for shard in (0, 1)
-        }
 
     def test_what_does_not_fit_or_makes_no_sense_is_refused(self, hub: Hub, orders: str) -> None:
         hub.create_stream(orders, shards=1)
