@@ -18,9 +18,10 @@ from shoal.core.errors import (
 )
 from shoal.core.limits import PRODUCER_WINDOW, ROUND_BATCHES_PER_SHARD
 from shoal.core.model import Appended, SendStrategy, ShardId, StreamInfo
+from shoal.core.parcels import Parcel, SendingRules, Settled, checked_strategy, is_strict, merged
 from shoal.core.resharding import first_shards, reshard
 from shoal.core.routing import ShardMap
-from shoal.core.sending import Parcel, Sending, SendingRules, Settled, checked_strategy, is_strict, merged
+from shoal.core.sending import Sending
 from tests.unit.test_routing import stream_of
 
 BUSY = StoreBusy("locked", 0.0)
@@ -192,6 +193,32 @@ def test_a_closed_shard_is_followed_when_all_that_is_on_its_way_to_it_is_settled
     answer(machine, [first[1]], None, now_s=2.0)
     assert machine.follow() == [old[2:]]
     assert all(box.sequence is None for box in old[2:])
+
+
+def given_up_in_doubt(*, is_strict: bool) -> tuple[Sending[Box], Box]:
+    """Two of a shard went in one call, which had no answer; the first, sent long before, was given up."""
+    machine = sending(1)
+    old, young = put(machine, Box(0), Box(0, is_strict=is_strict))
+    old.began_s, young.began_s = 1.0, 18.0
+    settled = answer(machine, take(machine, 20.0), AWAY, AWAY, now_s=20.5)
+    assert [box for box, _ in settled.failed] == [old]
+    assert take(machine, 30.0) == [young]
+    return machine, young
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_who_is_behind_one_that_was_given_up_in_doubt_is_not_sent_again_in_another_life(
+    is_kept: bool,
+) -> None:
+    machine, young = given_up_in_doubt(is_strict=is_kept)
+    # The log has not come to its number; but the call that had no answer may be there yet, with both.
+    settled = answer(machine, [young], out_of_sequence(young, 0), now_s=30.0)
+    assert [box for box, _ in settled.failed] == ([young] if is_kept else [])
+    assert [box for box, _ in settled.aside] == ([] if is_kept else [young])
+    assert not machine
+    machine.live()
+    (after,) = put(machine, Box(0))
+    assert (take(machine, 31.0), after.sequence) == ([after], 0)
 
 
 def test_a_number_that_nobody_will_use_ends_the_life_when_all_else_is_settled() -> None:

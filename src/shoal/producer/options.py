@@ -9,7 +9,7 @@ from shoal.core.checking import is_number, is_whole
 from shoal.core.errors import InvalidInput
 from shoal.core.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, CALLS_MAX, DURATION_S_MAX
 from shoal.core.model import SendStrategy
-from shoal.core.sending import checked_strategy
+from shoal.core.parcels import checked_strategy
 from shoal.producer.setting_aside import Fallback
 
 
@@ -28,7 +28,8 @@ class ProducerOptions:
     send_timeout_s: float = 60.0
     """How long `send` blocks before it raises BufferFull."""
     delivery_timeout_s: float = 120.0
-    """How long a batch is tried, counted from its first attempt, before its futures fail."""
+    """How long a record is tried, counted from its `send`, before its future fails. Records of a batch fail
+    together: the first one's time counts. A split or merge meanwhile gives nobody more time."""
     max_attempts: int = 100
     """`best_tried`: after so many a batch goes to the outbox, or fails. The delivery timeout holds, too."""
     calls_max: int = 2

@@ -23,7 +23,7 @@ from shoal.core.appending import is_named
 from shoal.core.delaying import NOWHERE
 from shoal.core.errors import ProducerClosed, ShoalError
 from shoal.core.model import Appended, ShardId, StreamInfo
-from shoal.core.sending import Settled
+from shoal.core.parcels import Settled
 from shoal.ports import HubService, Submission
 from shoal.producer.calling import Helpers
 from shoal.producer.futures import settle
