@@ -121,7 +121,7 @@ class World:
         self._late: list[tuple[Batch, ...]] = []
         """Packets that are still on their way, whatever became of who sent them."""
         self._reshards = 0
-        self.figures = dict.fromkeys(("retried", "moved", "reordered", "lives", "given_up", "reshards"), 0)
+        self.figures = dict.fromkeys(("retried", "moved", "held", "reordered", "lives", "given_up", "reshards"), 0)
 
     def _client(self, kind: Kind, name: str | None = None) -> Client:
         self._born += 1
@@ -175,8 +175,11 @@ class World:
                 self.log.reshard(RESHARDS[self._reshards % len(RESHARDS)])
                 self._reshards += 1
                 self.figures["reshards"] += 1
-            case 6:
+            case 6 if chance.random() < 0.5:
                 client.sending.hear(self.log.stream)
+            case 6:
+                # A map is announced. It comes, perhaps, and is heard of, or not.
+                self.figures["held"] += client.sending.hold(self._now_s, chance.choice((0.3, 3.0)))
             case 7:
                 self._restart_hub()
             case 8:

@@ -195,6 +195,39 @@ def test_a_closed_shard_is_followed_when_all_that_is_on_its_way_to_it_is_settled
     assert all(box.sequence is None for box in old[2:])
 
 
+def test_a_map_that_is_announced_holds_up_what_has_no_number_until_it_comes() -> None:
+    machine = sending()
+    (sent,) = put(machine, Box(0))
+    answer(machine, take(machine), AWAY)
+    (fresh,) = put(machine, Box(1))
+    assert machine.hold(1.0, 10.0)
+    assert machine.is_held(1.0)
+    assert take(machine, 1.5) == []
+    assert machine.due_in_s(1.5, hurry=True) == 0.5, "what was sent before is sent again"
+    assert take(machine, 2.0) == [sent]
+    answer(machine, [sent], None, now_s=2.0)
+    assert machine.due_in_s(2.0) == 9.0
+    machine.hear(replace(stream_of(reshard(first_shards(2, 0), 1, 1)), version=9))
+    assert machine.can_follow
+    assert not machine.is_held(2.0)
+    assert machine.follow() == [[fresh]]
+
+
+def test_a_map_that_does_not_come_holds_up_little_however_often_it_is_announced() -> None:
+    machine = sending()
+    (box,) = put(machine, Box(0))
+    assert machine.hold(1.0, 0.5)
+    assert not machine.hold(1.2, 0.5), "nor longer"
+    assert machine.due_in_s(1.2, hurry=True) == pytest.approx(0.3)
+    assert take(machine, 1.5) == [box]
+    assert not machine.hold(10.9, 0.5)
+    assert machine.hold(11.0, 0.5), "a twentieth of the time"
+    machine.hear(replace(stream_of(reshard(first_shards(2, 0), 3, 1)), version=9))
+    assert not machine.hold(11.1, 0.5), "it is there"
+    machine.follow()
+    assert machine.hold(11.2, 0.5), "the next one is another"
+
+
 def given_up_in_doubt(*, is_strict: bool) -> tuple[Sending[Box], Box]:
     """Two of a shard went in one call, which had no answer; the first, sent long before, was given up."""
     machine = sending(1)

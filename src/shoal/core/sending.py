@@ -12,6 +12,8 @@ Rules:
    work holds up none that does.
 3. A closed shard has not stored it, and never will. Sends by the new map wait until all that is numbered in
    closed shards is settled; then what is left there moves whole, in order, and the sender's own numbers rise.
+   A map that is announced holds up whatever has no number yet, for a moment; if it does not come, not again
+   for a while.
 4. A number that nobody will use any more ends the life: what is on its way is settled first, and the next
    life begins at 0, under a higher epoch that fences whatever copies are still about. If a lower number was
    given up in doubt, a copy of it may yet come, and ours behind it: what became of ours, nobody can know.
@@ -46,6 +48,10 @@ class Sending(Generic[P]):
         self.rules = rules
         self.newer: StreamInfo | None = None
         """A newer map that was heard of, and is followed as soon as that is safe."""
+        self._held_until_s = 0.0
+        """A newer map is announced: until it is heard of, or until then, nothing new is sent."""
+        self._deaf_until_s = 0.0
+        """Until then announcements hold up nothing: the last one came to nothing so far."""
         self.is_life_over = False
         self.sequences: dict[ShardId, int] = {}
         """The next number of each shard, in this life."""
@@ -108,6 +114,7 @@ class Sending(Generic[P]):
         """
         if self.calls >= self.rules.calls_max:
             return []
+        only_numbered = only_numbered or self.is_held(now_s)
         found = {
             shard: some
             for shard, lane in self._lanes.items()
@@ -140,7 +147,10 @@ class Sending(Generic[P]):
             ready = self._ready(shard, lane, _NEVER_S, hurry=hurry, only_numbered=only_numbered)
             if ready:
                 due_s = min(
-                    now_s if hurry or parcel.sequence is not None else parcel.due_s for parcel in ready
+                    now_s
+                    if parcel.sequence is not None
+                    else max(self._held_until_s, now_s if hurry else parcel.due_s)
+                    for parcel in ready
                 )
                 waits.append(max(lane.not_before_s, due_s) - now_s)
         return max(0.0, min(waits)) if waits else None
@@ -188,6 +198,19 @@ class Sending(Generic[P]):
         known = self.shards.version if self.newer is None else self.newer.version
         if stream.version > known:
             self.newer = stream
+            self._held_until_s = self._deaf_until_s = 0.0
+
+    def hold(self, now_s: float, hold_s: float) -> bool:
+        """A newer map is announced: rule 3. Whether sends wait for it."""
+        if self.newer is not None or now_s < self._deaf_until_s:
+            return False
+        self._held_until_s = now_s + hold_s
+        self._deaf_until_s = now_s + hold_s * _DEAF
+        return True
+
+    def is_held(self, now_s: float) -> bool:
+        """Whether sends wait for a map that is announced."""
+        return now_s < self._held_until_s
 
     def follow(self) -> list[list[P]]:
         """Take the newer map; only if `can_follow`. What was in closed shards, by lane, is to be put where it
@@ -413,6 +436,8 @@ def _sequence(parcel: Parcel) -> int:
     return parcel.sequence
 
 
+_DEAF: Final = 20
+"""An announcement that comes to nothing costs a twentieth of the time, however many there are."""
 _PARTINGS: Final = 3
 """Lanes that failed are halved so often at most: while the whole store is away, each part costs a call."""
 _NEVER_S: Final = float("inf")

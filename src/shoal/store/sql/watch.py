@@ -18,7 +18,7 @@ from shoal.complaints import Complaints
 from shoal.core.errors import HubClosed, StoreError
 from shoal.core.reading import has_moved
 from shoal.forks import renew_in_child
-from shoal.ports import Place, ShardEnd
+from shoal.ports import Place, ShardEnd, StreamRoutes
 from shoal.store.sql.database import Database
 from shoal.store.sql.dialects.dialect import Hints
 from shoal.store.sql.marks import Marks
@@ -39,6 +39,8 @@ _MANY: Final = 32
 _REST: Final = 20
 _REST_S_MAX: Final = 0.25
 """After a look at many places that found nothing: so many times as long as it took, and at most this."""
+_MAPS_REST_S: Final = 0.01
+"""After a look that found nothing, if only maps are waited for: what a producer commits is a hint, too."""
 
 
 class Watch:
@@ -177,6 +179,8 @@ class Watch:
                 began = time.monotonic()
                 if self._wake_moved(places):
                     hints.found()
+                elif all(isinstance(place, StreamRoutes) for place in places):
+                    time.sleep(_MAPS_REST_S)
                 elif len(places) > _MANY:
                     # Most hints are of our own commits, whose waiters were rung: who follows hundreds of
                     # places must not look at all of them for each.
