@@ -121,7 +121,9 @@ class World:
         self._late: list[tuple[Batch, ...]] = []
         """Packets that are still on their way, whatever became of who sent them."""
         self._reshards = 0
-        self.figures = dict.fromkeys(("retried", "moved", "held", "reordered", "lives", "given_up", "reshards"), 0)
+        self.figures = dict.fromkeys(
+            ("retried", "moved", "held", "reordered", "lives", "given_up", "reshards"), 0
+        )
 
     def _client(self, kind: Kind, name: str | None = None) -> Client:
         self._born += 1

@@ -43,10 +43,10 @@ class ProducerOptions:
     refresh_s: float = 5.0
     """How old the map of shards may get while records are sent: a newer one is then asked for. Who sends more
     often than that is also told of splits and merges when they are announced."""
-    hold_s: float = 0.25
-    """How long what is not on its way waits, at most, for a map that was announced: mostly 0.1 s do. Then no
-    batch is refused for a shard that was closed. 0: it waits for none, and learns of them by its age, or by a
-    refusal, which costs it one call."""
+    hold_s: float = 0.5
+    """How long what is not on its way waits, at most, for a map that was announced; mostly it is there within
+    0.1 s. So hardly any batch is refused for a shard that was closed. 0: it waits for none, and learns of newer
+    maps by the age of its own, or by a refusal, which costs one call."""
     strategy: SendStrategy | str | None = None
     """`strict`: a record keeps its shard and its place in line, however long that takes. `best_tried`: it may
     go to another shard after a failed attempt. None: as the stream says; and if that says nothing, records
