@@ -137,6 +137,9 @@ class CatalogStore(Protocol):
         """Let those who wait at StreamRoutes know that the map of this version is about to come; None: that
         it is not."""
 
+    def announced_routes(self) -> Mapping[int, int]:
+        """What is announced, by the stream's id."""
+
     def change_settings(
         self, name: StreamName, rule: Callable[[StreamSettings], StreamSettings]
     ) -> StreamInfo:

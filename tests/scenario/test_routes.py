@@ -14,6 +14,7 @@ from shoal.core.errors import ShardChangeRefused, StoreBusy
 from shoal.core.model import Shard, StreamInfo, StreamName
 from shoal.core.routing import route_number
 from shoal.hub.local import LocalHub
+from shoal.hub.routes import Routes
 from shoal.ports import Following, HubService, Place, Store, StreamRoutes
 from shoal.store.sql.store import SQLStore
 from shoal.testing.reading import until, values_by_key
@@ -204,3 +205,20 @@ def test_a_change_that_fails_is_called_off_and_one_that_is_refused_is_not_announ
     hub.split_shard("orders", 0)
     assert store.signal.look([place]) == {place: (route_number(stream.version + 1), True)}
     following.close()
+
+
+def test_what_was_announced_by_one_who_is_gone_is_taken_away(store: SQLStore) -> None:
+    hub = Hub(LocalHub(store, keeper_interval_s=3600), "a hub on the store")
+    stream = hub.create_stream("orders", shards=1)
+    store.announce_routes(stream.id, stream.version + 1)
+    keeper = Routes(store, 0.0)
+    keeper.keep()
+    assert store.announced_routes() == {stream.id: stream.version + 1}, "it may be about to come"
+    keeper.keep()
+    assert store.announced_routes() == {}
+    store.announce_routes(stream.id, stream.version + 1)
+    keeper.keep()
+    hub.split_shard("orders", 0)
+    hub.split_shard("orders", 1)
+    keeper.keep()
+    assert store.announced_routes() == {stream.id: stream.version + 2}, "another than was seen before"

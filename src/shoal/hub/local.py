@@ -373,6 +373,7 @@ class LocalHub:
             pass
         self.positions.keep()
         self._delays.look()
+        self._routes.keep()
         self._scaler.keep()
         self._store.forget_producers(_now_ms() - self._producers_kept_ms)
 

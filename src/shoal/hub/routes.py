@@ -7,7 +7,7 @@ What is announced binds nobody: a producer that waits in vain goes on after a mo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -26,6 +26,8 @@ class Routes:
 
     def __init__(self, store: Store, announce_s: float) -> None:
         self._store, self._announce_s = store, announce_s
+        self._seen: Mapping[int, int] = {}
+        """What was announced when `keep` was last called."""
 
     def changed(self, name: StreamName, rule: Callable[[StreamInfo], tuple[Shard, ...]]) -> StreamInfo:
         """Apply a rule to the shards of a stream. One that refuses, or changes nothing, is not announced."""
@@ -44,6 +46,15 @@ class Routes:
             raise
         self._tell(after.id, route_number(after.version))
         return after
+
+    def keep(self) -> None:
+        """Take away what was announced long ago: it was done, or whoever was to do it is gone. Producers that
+        come would wait for it."""
+        now = self._store.announced_routes()
+        for stream_id, version in now.items():
+            if self._seen.get(stream_id) == version:
+                self._store.announce_routes(stream_id, None)
+        self._seen = now
 
     def _tell(self, stream_id: int, number: int) -> None:
         self._store.signal.ring([(StreamRoutes(stream_id), number)])

@@ -45,8 +45,8 @@ class ProducerOptions:
     often than that is also told of splits and merges when they are announced."""
     hold_s: float = 0.5
     """How long what is not on its way waits, at most, for a map that was announced; mostly it is there within
-    0.1 s. So hardly any batch is refused for a shard that was closed. 0: it waits for none, and learns of newer
-    maps by the age of its own, or by a refusal, which costs one call."""
+    0.1 s. So hardly any batch is refused for a shard that was closed. 0: it waits for none, and learns of
+    newer maps by the age of its own, or by a refusal, which costs one call."""
     strategy: SendStrategy | str | None = None
     """`strict`: a record keeps its shard and its place in line, however long that takes. `best_tried`: it may
     go to another shard after a failed attempt. None: as the stream says; and if that says nothing, records

@@ -34,6 +34,12 @@ class SQLRoutes:
                 connection.execute(insert(tables.stream_options).values(**row))
             self._database.dialect.announce(connection, [stream_id])
 
+    def announced_routes(self) -> Mapping[int, int]:
+        """See CatalogStore."""
+        query = select(_options.stream_id, _options.value).where(_options.name == _ANNOUNCED)
+        with self._database.read() as connection:
+            return {row.stream_id: json.loads(row.value) for row in connection.execute(query)}
+
     def routes(self, places: Sequence[StreamRoutes]) -> Mapping[StreamRoutes, tuple[int, bool]]:
         """How far maps have come; those of streams that are gone are left out."""
         with self._database.read() as connection:
