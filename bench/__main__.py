@@ -28,6 +28,7 @@ from bench import (
     measure,
     peers,
     producers,
+    routes,
     served,
     shared,
     sls,
@@ -186,6 +187,8 @@ def _producers(report: Report, folder: Path, chunk: Chunk, less: int) -> None:
     with shoal.connect(f"sqlite:///{folder}/producers.db") as hub:
         for line in producers.lines(hub, folder, chunk, less):
             report.add("producers", line)
+    for line in routes.lines(folder, less):
+        report.add("producers", line)
 
 
 def _large(report: Report, folder: Path, _: Chunk, less: int) -> None:

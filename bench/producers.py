@@ -155,7 +155,7 @@ def resharding(hub: shoal.Hub, chunk: Chunk, counts: Sequence[int]) -> tuple[flo
 
     def load() -> None:
         i = 0
-        with front.producer(stream, refresh_s=3600.0) as producer:
+        with front.producer(stream, refresh_s=3600.0, hold_s=0.0) as producer:
             while not is_over.is_set():
                 for _ in range(100):
                     i += 1

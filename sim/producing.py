@@ -13,6 +13,7 @@ due. In the end, with the faults over, all is settled, what was acknowledged is 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -29,9 +30,10 @@ from shoal.core.errors import (
 from shoal.core.limits import PRODUCER_WINDOW
 from shoal.core.model import Appended, ProducerStamp, ShardId
 from shoal.core.numbering import Stored
+from shoal.core.parcels import Parcel, SendingRules, Settled, merged
 from shoal.core.ring import LOGICAL_PARTITIONS, PARTITION_SIZE
 from shoal.core.routing import ShardMap
-from shoal.core.sending import Parcel, Sending, SendingRules, Settled, merged
+from shoal.core.sending import Sending
 from sim.producing_bugs import BUGS, OF_THE_SENDER
 from sim.producing_log import Batch, Broken, Log, Record
 
@@ -42,7 +44,7 @@ RECORDS: Final = 60
 STEPS: Final = 700
 RESHARDS: Final = (4, 3, 7, 1, 2)
 RULES: Final = SendingRules(
-    retry_first_s=0.02, retry_most_s=1.0, delivery_timeout_s=6.0, max_attempts=4, calls_max=3
+    retry_first_s=0.02, retry_most_s=1.0, delivery_timeout_s=12.0, max_attempts=4, calls_max=3
 )
 
 
@@ -57,14 +59,12 @@ class Kind(Enum):
 class Box(Parcel):
     """A batch of a simulated producer."""
 
-    __slots__ = ("failures", "first_s", "is_of_numbers", "records")
+    __slots__ = ("is_of_numbers", "records")
 
-    def __init__(self, shard: ShardId, kind: Kind) -> None:
-        super().__init__(shard, is_strict=kind is not Kind.BEST_TRIED)
+    def __init__(self, shard: ShardId, kind: Kind, began_s: float) -> None:
+        super().__init__(shard, is_strict=kind is not Kind.BEST_TRIED, began_s=began_s)
         self.records: list[Record] = []
         self.is_of_numbers = kind is Kind.NUMBERED
-        self.failures, self.first_s = 0, 0.0
-        """What the checkers count for themselves."""
         self.size = 1
 
     def __len__(self) -> int:
@@ -93,6 +93,11 @@ class Client:
     stored: Stored
     sending: Sending[Box]
     next_number: int = 0
+    given_s: dict[int, float] = field(default_factory=dict)
+    failures: Counter[int] = field(default_factory=Counter)
+    """By record, when it was sent, and its failed attempts: what the checkers count for themselves."""
+    has_doubts: bool = False
+    """Something was given up, and may come yet."""
     flights: list[Flight] = field(default_factory=list)
     is_over: bool = False
 
@@ -116,7 +121,9 @@ class World:
         self._late: list[tuple[Batch, ...]] = []
         """Packets that are still on their way, whatever became of who sent them."""
         self._reshards = 0
-        self.figures = dict.fromkeys(("retried", "moved", "reordered", "lives", "given_up", "reshards"), 0)
+        self.figures = dict.fromkeys(
+            ("retried", "moved", "held", "reordered", "lives", "given_up", "reshards"), 0
+        )
 
     def _client(self, kind: Kind, name: str | None = None) -> Client:
         self._born += 1
@@ -170,8 +177,11 @@ class World:
                 self.log.reshard(RESHARDS[self._reshards % len(RESHARDS)])
                 self._reshards += 1
                 self.figures["reshards"] += 1
-            case 6:
+            case 6 if chance.random() < 0.5:
                 client.sending.hear(self.log.stream)
+            case 6:
+                # A map is announced. It comes, perhaps, and is heard of, or not.
+                self.figures["held"] += client.sending.hold(self._now_s, chance.choice((0.3, 3.0)))
             case 7:
                 self._restart_hub()
             case 8:
@@ -194,14 +204,20 @@ class World:
             if number not in sent:
                 sent.append(number)
             if not client.stored.has(place, number):
+                client.given_s[number] = self._now_s
                 self._put(client, (number, place), open_boxes)
 
-    def _put(self, client: Client, record: Record, open_boxes: dict[ShardId, Box]) -> None:
+    def _put(
+        self, client: Client, record: Record, open_boxes: dict[ShardId, Box], parent: Box | None = None
+    ) -> None:
         shard = client.sending.shards.shard_at(record[1])
         box = open_boxes.get(shard)
-        if box is None or len(box) >= 2:
-            box = open_boxes[shard] = Box(shard, client.kind)
+        if box is None or len(box) >= 2 or (parent is not None and not box.is_peer(parent)):
+            began_s = self._now_s if parent is None or self._bug == "more_time" else 0.0
+            box = open_boxes[shard] = Box(shard, client.kind, began_s)
             client.sending.put(box)
+        if parent is not None and self._bug != "more_time":
+            box.descends(parent)
         box.records.append(record)
 
     def _act(self, client: Client) -> None:
@@ -209,19 +225,17 @@ class World:
         sending = client.sending
         if sending.can_follow:
             open_boxes: dict[ShardId, Box] = {}
-            lanes = [[record for box in lane for record in box.records] for lane in sending.follow()]
+            lanes = [[(record, box) for box in lane for record in box.records] for lane in sending.follow()]
             self.figures["moved"] += sum(map(len, lanes))
             is_merged = self._bug != "as_they_lie" and client.kind is Kind.NUMBERED
-            for record in merged(lanes, lambda record: record[0] if is_merged else None):
-                self._put(client, record, open_boxes)
+            for record, box in merged(lanes, lambda one: one[0][0] if is_merged else None):
+                self._put(client, record, open_boxes, box)
         if sending.wants_life(self._now_s):
             self._live_again(client)
         if client.is_over:
             return
         boxes = sending.take(self._now_s, hurry=True)
         if boxes:
-            for box in boxes:
-                box.first_s = box.first_s or self._now_s
             client.flights.append(Flight(boxes, tuple(_batch(client, box) for box in boxes)))
         for shard in {box.shard for box in boxes}:
             numbers = [
@@ -273,7 +287,8 @@ class World:
     def _land(self, client: Client, flight: Flight, answers: Sequence[Appended | ShoalError]) -> None:
         client.flights.remove(flight)
         for box, answer in zip(flight.boxes, answers, strict=True):
-            box.failures += isinstance(answer, StoreBusy | StoreUnavailable)
+            if isinstance(answer, StoreBusy | StoreUnavailable):
+                client.failures.update(_numbers(box))
         settled = client.sending.answered(flight.boxes, answers, self._now_s, self._chance.random())
         self._settle(client, settled)
         left = set(client.sending.everything())
@@ -283,10 +298,11 @@ class World:
 
     def _check_going_on(self, client: Client, box: Box) -> None:
         """An attempt has failed, and there is to be another."""
-        if self._now_s - box.first_s > RULES.delivery_timeout_s:
-            raise Broken(f"{client.name}: still tried after {self._now_s - box.first_s:.1f} s")
-        if not box.is_strict and box.failures >= RULES.max_attempts:
-            raise Broken(f"{client.name}: still tried after {box.failures} attempts")
+        age_s, failures = self._age_s(client, box), _failures(client, box)
+        if age_s > RULES.delivery_timeout_s:
+            raise Broken(f"{client.name}: still tried after {age_s:.1f} s")
+        if not box.is_strict and failures >= RULES.max_attempts:
+            raise Broken(f"{client.name}: still tried after {failures} attempts")
 
     def _settle(self, client: Client, settled: Settled[Box]) -> None:
         story = self.log.story(client.name)
@@ -301,8 +317,10 @@ class World:
             story.given_up |= _numbers(box)
             self.figures["given_up"] += len(box)
         for box, _ in settled.aside:
-            if box.failures < RULES.max_attempts and not self._is_late(box):
-                raise Broken(f"{client.name}: set aside after {box.failures} attempts")
+            failures = _failures(client, box)
+            if failures < RULES.max_attempts and not self._is_late(client, box) and not client.has_doubts:
+                raise Broken(f"{client.name}: set aside after {failures} attempts")
+            client.has_doubts = True
             story.displaced |= _numbers(box)
             story.aside |= _numbers(box)
             self.figures["reordered"] += len(box)
@@ -313,19 +331,23 @@ class World:
 
     def _check_failure(self, client: Client, box: Box, error: ShoalError) -> None:
         match error:
-            case DeliveryTimeout() if client.kind is not Kind.NUMBERED and not self._is_late(box):
-                raise Broken(f"{client.name}: given up after {self._now_s - box.first_s:.2f} s")
+            case DeliveryTimeout() if client.kind is not Kind.NUMBERED and not self._is_late(client, box):
+                raise Broken(f"{client.name}: given up after {self._age_s(client, box):.2f} s")
             case DeliveryTimeout():
-                pass
-            case OutOfSequence() if client.name in self.log.forgotten:
+                client.has_doubts = True
+            case OutOfSequence() if client.name in self.log.forgotten or client.has_doubts:
                 pass  # An attempt had no answer, and now the log cannot say.
             case ProducerFenced() if client.kind is Kind.NUMBERED:
                 pass
             case _:
                 raise Broken(f"{client.name}: failed for {error}") from error
 
-    def _is_late(self, box: Box) -> bool:
-        return self._now_s - box.first_s + RULES.retry_most_s > RULES.delivery_timeout_s
+    def _is_late(self, client: Client, box: Box) -> bool:
+        return self._age_s(client, box) + RULES.retry_most_s > RULES.delivery_timeout_s
+
+    def _age_s(self, client: Client, box: Box) -> float:
+        """Of the record in it that was sent first."""
+        return self._now_s - min(client.given_s[number] for number in _numbers(box))
 
     def _crash(self, client: Client) -> None:
         """Or a pause, and someone starts another in its place; without a name, it is another one then."""
@@ -345,6 +367,10 @@ class World:
 
 def _numbers(box: Box) -> set[int]:
     return {number for number, _ in box.records}
+
+
+def _failures(client: Client, box: Box) -> int:
+    return max(client.failures[number] for number in _numbers(box))
 
 
 def _batch(client: Client, box: Box) -> Batch:

@@ -9,7 +9,8 @@ from unittest.mock import patch
 from shoal.core import sending
 from shoal.core.errors import ShoalError
 from shoal.core.model import Appended, ShardId
-from shoal.core.sending import Lane, Parcel, Sending, Settled
+from shoal.core.parcels import Lane, Parcel, Settled
+from shoal.core.sending import Sending
 
 OF_THE_LOG: Final = {
     "no_fence": "an older life of a name is not refused by shards that the newer one has not written to",
@@ -211,7 +212,8 @@ OF_THE_SENDER: Final[dict[str, Any]] = {
 }
 
 OF_THE_SHELL: Final = {
-    "as_they_lie": "shards that become one are emptied one after the other, whatever the numbers"
+    "as_they_lie": "shards that become one are emptied one after the other, whatever the numbers",
+    "more_time": "what moves to the heirs has the whole delivery timeout and all attempts before it again",
 }
 
 BUGS: Final = {

@@ -38,10 +38,10 @@ from shoal.core.model import (
     Trimmed,
 )
 from shoal.core.names import checked_name, stream_name
+from shoal.core.parcels import checked_strategy
 from shoal.core.reading import ReadLimits
 from shoal.core.retention import checked_retention
 from shoal.core.ring import checked_hash, checked_shard_count
-from shoal.core.sending import checked_strategy
 from shoal.forks import importing
 from shoal.front.appending import PlainAppends
 from shoal.front.arguments import choice, flag, retention_ms

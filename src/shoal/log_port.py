@@ -84,6 +84,13 @@ class ShardEnd(NamedTuple):
     shard: ShardId
 
 
+class StreamRoutes(NamedTuple):
+    """Where a producer waits: the map of a stream, which changes when shards are split or merged, and is
+    announced before. Its number is `core.routing.route_number`."""
+
+    stream_id: int
+
+
 class Fence(NamedTuple):
     """What an owner shows to read: the group, and the epoch under which it holds the shard."""
 
@@ -125,6 +132,13 @@ class CatalogStore(Protocol):
 
     def change_shards(self, name: StreamName, rule: Callable[[StreamInfo], tuple[Shard, ...]]) -> StreamInfo:
         """Load, apply the rule, save: one transaction, in which no append can land between."""
+
+    def announce_routes(self, stream_id: int, version: int | None) -> None:
+        """Let those who wait at StreamRoutes know that the map of this version is about to come; None: that
+        it is not."""
+
+    def announced_routes(self) -> Mapping[int, int]:
+        """What is announced, by the stream's id."""
 
     def change_settings(
         self, name: StreamName, rule: Callable[[StreamSettings], StreamSettings]

@@ -94,6 +94,7 @@ _PRODUCER_COUNTERS: Final = {
     "retries": "Calls that failed for a passing reason, and were made again",
     "failed": "Records whose futures failed",
     "refused": "Batches that came to a shard that was closed",
+    "held": "Times that sends waited for a map of shards that was announced",
     "reordered": "Records that lost their place after failed attempts",
     "outboxed": "Records that went to the outbox",
     "moved": "Batches that went to other shards than they were gathered for",

@@ -55,6 +55,7 @@ from shoal.log_port import (
     ShardGone,
     ShardShut,
     StoredBatch,
+    StreamRoutes,
 )
 from shoal.share_port import PositionService, PositionStore, ShareAnswer, ShareService, ShareStore, ShareTouch
 from shoal.signal_port import ChangeSignal, Following, HeardFollowing, Place
@@ -88,6 +89,7 @@ __all__ = [
     "ShardShut",
     "Store",
     "StoredBatch",
+    "StreamRoutes",
     "Submission",
     "Touch",
     "TouchAnswer",

@@ -10,10 +10,10 @@ from typing import Protocol
 
 from shoal.group_port import MemberView
 from shoal.lease_port import LeaseNews
-from shoal.log_port import ShardEnd
+from shoal.log_port import ShardEnd, StreamRoutes
 from shoal.share_port import ShareNews
 
-Place = ShardEnd | MemberView | ShareNews | LeaseNews
+Place = ShardEnd | MemberView | ShareNews | LeaseNews | StreamRoutes
 """Where something can be waited for. Each has a number that rises, and may be over: closed, or gone."""
 
 

@@ -13,8 +13,9 @@ from shoal.core.membership import Beat
 from shoal.core.model import ShardId, StreamSettings
 from shoal.core.names import stream_name
 from shoal.core.retention import plan_cuts
+from shoal.core.routing import route_number
 from shoal.hub.local import LocalHub
-from shoal.ports import MemberView, Newcomer, Place, ShardEnd, Touch
+from shoal.ports import MemberView, Newcomer, Place, ShardEnd, StreamRoutes, Touch
 from shoal.store.sql.store import SQLStore
 from shoal.testing.members import eventually
 
@@ -135,7 +136,8 @@ def test_who_follows_many_places_hears_of_every_kind_of_change_that_others_make(
         groups = hub.service.groups
         joined = groups.join(stream_name("orders"), "billing", Newcomer(name="anna", incarnation="anna-1"))
         view = MemberView(joined.group_id, "anna-1")
-        places: list[Place] = [*(ShardEnd(stream.id, shard.id) for shard in stream.shards), view]
+        routes = StreamRoutes(stream.id)
+        places: list[Place] = [*(ShardEnd(stream.id, shard.id) for shard in stream.shards), view, routes]
         told: list[Place] = []
         following = sql_store.signal.follow(told.append)
         now = sql_store.signal.look(places)
@@ -145,6 +147,7 @@ def test_who_follows_many_places_hears_of_every_kind_of_change_that_others_make(
             (lambda: hub.append("orders", 7, [b"a"]), ShardEnd(stream.id, ShardId(7))),
             (lambda: hub.append("orders", 7, [b"b"]), ShardEnd(stream.id, ShardId(7))),
             (lambda: hub.split_shard("orders", 9), ShardEnd(stream.id, ShardId(9))),
+            (lambda: hub.split_shard("orders", 10), routes),
             (lambda: hub.delete_group("orders", "billing", force=True), view),
         ]
         for number, (act, place) in enumerate(acts):
@@ -156,4 +159,29 @@ def test_who_follows_many_places_hears_of_every_kind_of_change_that_others_make(
         # What was told of the view may have been the split's change of it: its end comes by itself.
         eventually(lambda: view not in following.heard(), "the view is over")
         assert ShardEnd(stream.id, ShardId(8)) not in told
+        following.close()
+
+
+def test_a_map_is_told_to_other_processes_when_it_is_announced_when_it_changes_and_when_it_is_gone(
+    sql_store: SQLStore, store_url: str
+) -> None:
+    other = SQLStore.open(store_url)
+    with Hub(LocalHub(other, keeper_interval_s=3600), "a hub of another process") as hub:
+        stream = hub.create_stream("orders", shards=1)
+        place, told = StreamRoutes(stream.id), list[Place]()
+        following = sql_store.signal.follow(told.append)
+        following.add(place, route_number(stream.version))
+        assert sql_store.signal.look([place]) == {place: (route_number(stream.version), True)}
+        assert told == []
+        other.announce_routes(stream.id, stream.version + 1)
+        announced = route_number(stream.version) + 1
+        eventually(lambda: following.heard() == {place: announced}, "it is announced")
+        hub.split_shard("orders", 0)
+        eventually(lambda: following.heard() == {place: announced + 1}, "it has changed")
+        assert sql_store.signal.look([place]) == {place: (route_number(stream.version + 1), True)}
+        following.move(place, announced + 1)
+        told.clear()
+        hub.delete_stream("orders")
+        eventually(lambda: told == [place], "it is gone")
+        assert sql_store.signal.look([place]) == {}
         following.close()

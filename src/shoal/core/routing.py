@@ -1,5 +1,7 @@
 """The map of a stream: which open shard owns a place on the ring. A value; it never refreshes itself.
 
+Its version is followed by a number that also rises when a newer map is announced (`route_number`).
+
 Invariant: built from shards that cover the ring, it answers for every place.
 """
 
@@ -11,6 +13,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from shoal.core.model import Shard, ShardId, StreamInfo
+
+
+def route_number(version: int, announced: int | None = None) -> int:
+    """How far a stream's map has come: twice its version, and one more if the next is announced."""
+    return 2 * version + (announced is not None and announced > version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

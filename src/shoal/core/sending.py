@@ -12,8 +12,11 @@ Rules:
    work holds up none that does.
 3. A closed shard has not stored it, and never will. Sends by the new map wait until all that is numbered in
    closed shards is settled; then what is left there moves whole, in order, and the sender's own numbers rise.
+   A map that is announced holds up whatever has no number yet, for a moment; if it does not come, not again
+   for a while.
 4. A number that nobody will use any more ends the life: what is on its way is settled first, and the next
-   life begins at 0, under a higher epoch that fences whatever copies are still about.
+   life begins at 0, under a higher epoch that fences whatever copies are still about. If a lower number was
+   given up in doubt, a copy of it may yet come, and ours behind it: what became of ours, nobody can know.
 5. `strict` keeps its shard while that is open, until the delivery timeout. `best_tried` goes to another lane
    that works, if the failed attempt has surely stored nothing, and is set aside after `max_attempts`.
 6. What the sender has numbered itself is never passed over: when such a parcel fails, all that waits fails.
@@ -25,131 +28,16 @@ changes its shard or its number within a life.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from heapq import merge
+from collections.abc import Sequence
 from itertools import islice
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic
 
 from shoal.core.delaying import DELAYED
-from shoal.core.errors import (
-    DeliveryTimeout,
-    InvalidInput,
-    OutOfSequence,
-    ProducerFenced,
-    ShardClosed,
-    ShoalError,
-)
+from shoal.core.errors import DeliveryTimeout, OutOfSequence, ProducerFenced, ShardClosed, ShoalError
 from shoal.core.limits import PRODUCER_WINDOW, ROUND_BATCHES_PER_SHARD, ROUND_BYTES_MAX
-from shoal.core.model import Appended, SendStrategy, ShardId, StreamInfo
+from shoal.core.model import Appended, ShardId, StreamInfo
+from shoal.core.parcels import Lane, P, Parcel, SendingRules, Settled
 from shoal.core.routing import ShardMap
-
-
-def checked_strategy(strategy: object) -> SendStrategy | None:
-    """A strategy by its name, or None."""
-    if strategy is None:
-        return None
-    try:
-        return SendStrategy(str(strategy))
-    except ValueError as error:
-        remedy = f"one of {', '.join(SendStrategy)}; without one, the key decides"
-        raise InvalidInput("strategy", strategy, remedy) from error
-
-
-def is_strict(strategy: SendStrategy | None, *, is_placed: bool, is_numbered: bool) -> bool:
-    """Whether a record keeps its place. Unless a strategy is named, its key decides, or a place given
-    by hand; what the sender numbers itself always does."""
-    if is_numbered:
-        return True
-    return is_placed if strategy is None else strategy is SendStrategy.STRICT
-
-
-class Parcel:
-    """A batch as far as sending goes. Writer: `Sending`."""
-
-    __slots__ = (
-        "attempts",
-        "began_s",
-        "due_s",
-        "is_flying",
-        "is_strict",
-        "is_uncertain",
-        "sequence",
-        "shard",
-        "size",
-    )
-
-    def __init__(self, shard: ShardId, *, is_strict: bool = True, due_s: float = 0.0) -> None:
-        self.shard = shard
-        self.size = 0
-        self.is_strict = is_strict
-        self.due_s = due_s
-        """Until then it may wait for company, if nothing is behind it."""
-        self.sequence: int | None = None
-        """Its number in its lane, from its first attempt until its fate is known."""
-        self.attempts = 0
-        self.began_s = 0.0
-        """When it was first sent."""
-        self.is_flying = False
-        self.is_uncertain = False
-        """An attempt may have stored it, or may yet, and nobody knows."""
-
-    def __len__(self) -> int:
-        """Records in it."""
-        raise NotImplementedError
-
-    @property
-    def is_numbered(self) -> bool:
-        """Whether the sender has numbers of its own in it."""
-        return False
-
-
-P = TypeVar("P", bound=Parcel)
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendingRules:
-    """The figures of a producer."""
-
-    retry_first_s: float = 0.02
-    retry_most_s: float = 1.0
-    delivery_timeout_s: float = 120.0
-    max_attempts: int = 100
-    calls_max: int = 2
-    """Calls on their way at once."""
-
-    def wait_s(self, failures: int) -> float:
-        """After so many failures in a row."""
-        return min(self.retry_first_s * 2.0 ** min(failures - 1, _DOUBLINGS_MAX), self.retry_most_s)
-
-
-@dataclass(slots=True)
-class Lane(Generic[P]):
-    """What waits for one shard."""
-
-    queue: deque[P] = field(default_factory=deque)
-    failures: int = 0
-    not_before_s: float = 0.0
-
-
-@dataclass(slots=True)
-class Settled(Generic[P]):
-    """What became of the parcels of a call. Whatever is not in it waits in its lane."""
-
-    stored: list[tuple[P, Appended]] = field(default_factory=list)
-    failed: list[tuple[P, ShoalError]] = field(default_factory=list)
-    aside: list[tuple[P, ShoalError]] = field(default_factory=list)
-    """Tried often enough: for the outbox, or failed with this error."""
-    rerouted: list[P] = field(default_factory=list)
-    """They are in another lane now."""
-    refused: int = 0
-    """By closed shards."""
-    retried: ShoalError | None = None
-    """Why some are sent again."""
-    fatal: ShoalError | None = None
-    """Nothing more may be sent."""
 
 
 class Sending(Generic[P]):
@@ -160,6 +48,10 @@ class Sending(Generic[P]):
         self.rules = rules
         self.newer: StreamInfo | None = None
         """A newer map that was heard of, and is followed as soon as that is safe."""
+        self._held_until_s = 0.0
+        """A newer map is announced: until it is heard of, or until then, nothing new is sent."""
+        self._deaf_until_s = 0.0
+        """Until then announcements hold up nothing: the last one came to nothing so far."""
         self.is_life_over = False
         self.sequences: dict[ShardId, int] = {}
         """The next number of each shard, in this life."""
@@ -168,6 +60,8 @@ class Sending(Generic[P]):
         self._lanes: dict[ShardId, Lane[P]] = {}
         self._known: dict[ShardId, int] = {}
         """So many of a shard's numbers are stored for sure."""
+        self._astray: dict[ShardId, int] = {}
+        """The lowest number of a shard that was given up in doubt, in this life."""
         self._flying_bytes = 0
         self._dice = 0.0
         """Of the last answer. Decides which of the lanes that failed share a call."""
@@ -220,6 +114,7 @@ class Sending(Generic[P]):
         """
         if self.calls >= self.rules.calls_max:
             return []
+        only_numbered = only_numbered or self.is_held(now_s)
         found = {
             shard: some
             for shard, lane in self._lanes.items()
@@ -252,7 +147,10 @@ class Sending(Generic[P]):
             ready = self._ready(shard, lane, _NEVER_S, hurry=hurry, only_numbered=only_numbered)
             if ready:
                 due_s = min(
-                    now_s if hurry or parcel.sequence is not None else parcel.due_s for parcel in ready
+                    now_s
+                    if parcel.sequence is not None
+                    else max(self._held_until_s, now_s if hurry else parcel.due_s)
+                    for parcel in ready
                 )
                 waits.append(max(lane.not_before_s, due_s) - now_s)
         return max(0.0, min(waits)) if waits else None
@@ -276,12 +174,16 @@ class Sending(Generic[P]):
                     settled.stored.append((parcel, answer))
                 case ShardClosed():
                     settled.refused += 1
+                    parcel.attempts -= 1  # No shard has failed: it is another's.
                     parcel.sequence, parcel.is_uncertain = None, False
                     self.hear(answer.stream)
                 case OutOfSequence() if self._is_early(parcel):
                     parcel.attempts -= 1  # It came before its turn: rule 1 waits for that.
                 case OutOfSequence() if self._is_unstored(parcel, answer):
                     parcel.sequence, parcel.is_uncertain, self.is_life_over = None, False, True
+                case OutOfSequence() if not parcel.is_strict:
+                    self._leave(parcel)
+                    settled.aside.append((parcel, answer))
                 case _ if answer.retriable:
                     parcel.is_uncertain |= not answer.untouched
                     missed.append((parcel, answer))
@@ -296,6 +198,19 @@ class Sending(Generic[P]):
         known = self.shards.version if self.newer is None else self.newer.version
         if stream.version > known:
             self.newer = stream
+            self._held_until_s = self._deaf_until_s = 0.0
+
+    def hold(self, now_s: float, hold_s: float) -> bool:
+        """A newer map is announced: rule 3. Whether sends wait for it."""
+        if self.newer is not None or now_s < self._deaf_until_s:
+            return False
+        self._held_until_s = now_s + hold_s
+        self._deaf_until_s = now_s + hold_s * _DEAF
+        return True
+
+    def is_held(self, now_s: float) -> bool:
+        """Whether sends wait for a map that is announced."""
+        return now_s < self._held_until_s
 
     def follow(self) -> list[list[P]]:
         """Take the newer map; only if `can_follow`. What was in closed shards, by lane, is to be put where it
@@ -316,6 +231,7 @@ class Sending(Generic[P]):
         """A new life has begun, under a higher epoch; nothing of the last one is on its way."""
         self.sequences.clear()
         self._known.clear()
+        self._astray.clear()
         self.is_life_over, self._stillborn, self._reborn_s = False, 0, 0.0
 
     def lifeless(self, error: ShoalError, now_s: float) -> Settled[P]:
@@ -418,6 +334,8 @@ class Sending(Generic[P]):
         forgotten us, and every attempt was answered."""
         if not parcel.is_uncertain:
             return True
+        if self._astray.get(parcel.shard, _sequence(parcel)) < _sequence(parcel):
+            return False  # Rule 4.
         return self._known.get(parcel.shard, 0) <= answer.expected < _sequence(parcel)
 
     def _missed(
@@ -490,6 +408,9 @@ class Sending(Generic[P]):
         """It goes out of its lane. If it has a number, nobody will use that any more: rule 4."""
         if parcel.sequence is not None:
             self.is_life_over = True
+            if parcel.is_uncertain:
+                lowest = self._astray.get(parcel.shard, parcel.sequence)
+                self._astray[parcel.shard] = min(lowest, parcel.sequence)
             parcel.sequence = None
         self._remove(parcel)
 
@@ -505,24 +426,6 @@ class Sending(Generic[P]):
         return not self.newer.shards[shard].is_open
 
 
-def merged(lanes: Iterable[Iterable[T]], number: Callable[[T], int | None]) -> Iterator[T]:
-    """The contents of several lanes in one order: each lane's own, and the sender's numbers rise.
-
-    Two shards that become one may not get a higher number before a lower one: whoever came after a crash
-    would take the lower one for stored.
-    """
-
-    def ranked(lane: Iterable[T]) -> Iterator[tuple[int, T]]:
-        highest = -1
-        for one in lane:
-            given = number(one)
-            highest = highest if given is None else given
-            yield highest, one
-
-    for _, one in merge(*map(ranked, lanes), key=lambda pair: pair[0]):
-        yield one
-
-
 def _scattered(shard: ShardId, dice: float) -> int:
     """A number that says nothing about the shard."""
     return ((shard ^ int(dice * 2**53)) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF) >> 32
@@ -533,7 +436,8 @@ def _sequence(parcel: Parcel) -> int:
     return parcel.sequence
 
 
-_DOUBLINGS_MAX: Final = 60
+_DEAF: Final = 20
+"""An announcement that comes to nothing costs a twentieth of the time, however many there are."""
 _PARTINGS: Final = 3
 """Lanes that failed are halved so often at most: while the whole store is away, each part costs a call."""
 _NEVER_S: Final = float("inf")

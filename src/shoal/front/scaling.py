@@ -10,7 +10,7 @@ from shoal.core.hot import HotKey, hottest
 from shoal.core.lineage import find_shard
 from shoal.core.model import Scaling, SendStrategy
 from shoal.core.names import stream_name
-from shoal.core.sending import checked_strategy
+from shoal.core.parcels import checked_strategy
 from shoal.hub.sampling import SAMPLE, newest_keys
 from shoal.ports import HubService
 

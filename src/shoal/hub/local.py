@@ -44,6 +44,7 @@ from shoal.hub.encoding import Encoding
 from shoal.hub.groups import LocalGroups
 from shoal.hub.keeper import Keeper
 from shoal.hub.reading import Reader
+from shoal.hub.routes import ANNOUNCE_S, Routes
 from shoal.hub.scaler import Scaler
 from shoal.hub.seen_streams import SeenStreams
 from shoal.hub.shared import LocalShares
@@ -85,6 +86,7 @@ class LocalHub:
         groups_per_stream: int = GROUPS_PER_STREAM,
         leases: Store | None = None,
         producers_kept_ms: int = PRODUCER_STATE_KEPT_MS,
+        announce_s: float = ANNOUNCE_S,
         noted: Callable[[Sequence[Note]], None] | None = None,
     ) -> None:
         self._store = store
@@ -106,6 +108,7 @@ class LocalHub:
         self.positions = LocalPositions(store)
         self._delays = Delays(store, self)
         self._answering = Answering(store, self._delays.wake)
+        self._routes = Routes(store, announce_s)
         self._scaler = Scaler(store, self, self._change_shards)
         self._committer = Committer(
             store.append, lambda request: len(request.payload), gather_share=GATHER_SHARE
@@ -192,7 +195,7 @@ class LocalHub:
         return self._store.strategy(name)
 
     def _change_shards(self, name: StreamName, rule: Callable[[StreamInfo], tuple[Shard, ...]]) -> StreamInfo:
-        after = self._store.change_shards(name, rule)
+        after = self._routes.changed(name, rule)
         try:
             self.groups.follow(after)
         except ShoalError as error:
@@ -383,6 +386,7 @@ class LocalHub:
         while self._store.sweep():
             pass
         self.positions.keep()
+        self._routes.keep()
         self._scaler.keep()
         self._store.forget_producers(_now_ms() - self._producers_kept_ms)
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from shoal.core.access import EVERYWHERE, group_resource, project_resource, stream_resource
 from shoal.core.model import StreamName
 from shoal.native.forms import TransactLabel
-from shoal.ports import MemberView, ShardEnd
+from shoal.ports import MemberView, ShardEnd, StreamRoutes
 from shoal.share_port import ShareNews
 
 _READ, _POST = "log:GetCursorOrData", "log:PostLogStoreLogs"
@@ -108,7 +108,7 @@ def _transact(given: Arguments) -> list[Need]:
 def _watch(given: Arguments) -> list[Need]:
     found: dict[Need, None] = {}
     for place, _ in given["places"]:
-        if isinstance(place, ShardEnd):
+        if isinstance(place, ShardEnd | StreamRoutes):
             found[Need(_SEE_STREAM, StreamNumber(place.stream_id))] = None
         elif isinstance(place, MemberView | ShareNews):
             found[Need((_BEAT,), GroupNumber(place.group_id))] = None

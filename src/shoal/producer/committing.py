@@ -38,6 +38,9 @@ class Committing:
         options = self._sender.options
         began_s, wait_s = time.monotonic(), options.retry_first_s
         attempts = forgotten = 0
+        own = self._parts.get(self._sender.stream.id)
+        if own is not None and own.stream.version < self._sender.stream.version:
+            self._sender.stats.moved += own.follow(self._sender.stream)
         while True:
             try:
                 if self._sender.is_life_over:

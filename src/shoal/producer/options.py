@@ -9,7 +9,7 @@ from shoal.core.checking import is_number, is_whole
 from shoal.core.errors import InvalidInput
 from shoal.core.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, CALLS_MAX, DURATION_S_MAX
 from shoal.core.model import SendStrategy
-from shoal.core.sending import checked_strategy
+from shoal.core.parcels import checked_strategy
 from shoal.producer.setting_aside import Fallback
 
 
@@ -28,7 +28,8 @@ class ProducerOptions:
     send_timeout_s: float = 60.0
     """How long `send` blocks before it raises BufferFull."""
     delivery_timeout_s: float = 120.0
-    """How long a batch is tried, counted from its first attempt, before its futures fail."""
+    """How long a record is tried, counted from its `send`, before its future fails. Records of a batch fail
+    together: the first one's time counts. A split or merge meanwhile gives nobody more time."""
     max_attempts: int = 100
     """`best_tried`: after so many a batch goes to the outbox, or fails. The delivery timeout holds, too."""
     calls_max: int = 2
@@ -40,9 +41,12 @@ class ProducerOptions:
     close_timeout_s: float = 30.0
     """How long `close`, and the end of the program, wait for what is buffered."""
     refresh_s: float = 5.0
-    """How old the map of shards may get while records are sent: a newer one is then asked for, so that a
-    split or merge is mostly known before a batch is refused for it. One who sends all the time hears of it
-    by the refusal, which costs it one call."""
+    """How old the map of shards may get while records are sent: a newer one is then asked for. Who sends more
+    often than that is also told of splits and merges when they are announced."""
+    hold_s: float = 0.5
+    """How long what is not on its way waits, at most, for a map that was announced; mostly it is there within
+    0.1 s. So hardly any batch is refused for a shard that was closed. 0: it waits for none, and learns of
+    newer maps by the age of its own, or by a refusal, which costs one call."""
     strategy: SendStrategy | str | None = None
     """`strict`: a record keeps its shard and its place in line, however long that takes. `best_tried`: it may
     go to another shard after a failed attempt. None: as the stream says; and if that says nothing, records

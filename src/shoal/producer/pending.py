@@ -14,7 +14,7 @@ import pyarrow as pa
 from shoal.core.delaying import NOWHERE, Delay
 from shoal.core.errors import ShoalError
 from shoal.core.model import Appended, ShardId
-from shoal.core.sending import Parcel
+from shoal.core.parcels import Parcel
 from shoal.wire.sizes import in_memory
 
 Places: TypeAlias = Sequence[int | None]
@@ -31,8 +31,8 @@ class Settling(Parcel):
 
     __slots__ = ("appended", "callbacks", "displaced", "error", "is_aside", "is_seen", "settled")
 
-    def __init__(self, shard: ShardId, *, is_strict: bool, due_s: float) -> None:
-        super().__init__(shard, is_strict=is_strict, due_s=due_s)
+    def __init__(self, shard: ShardId, *, is_strict: bool, due_s: float, began_s: float) -> None:
+        super().__init__(shard, is_strict=is_strict, due_s=due_s, began_s=began_s)
         self.is_aside = False
         """It is in the outbox, and comes from there."""
         self.displaced = 0
@@ -60,8 +60,8 @@ class PendingRecords(Settling):
         "values",
     )
 
-    def __init__(self, shard: ShardId, due_s: float, *, is_strict: bool = True) -> None:
-        super().__init__(shard, is_strict=is_strict, due_s=due_s)
+    def __init__(self, shard: ShardId, due_s: float, *, is_strict: bool = True, began_s: float = 0.0) -> None:
+        super().__init__(shard, is_strict=is_strict, due_s=due_s, began_s=began_s)
         self.is_sealed = False
         self.values: list[Any] = []
         self.keys: list[bytes | None] = []
@@ -128,7 +128,7 @@ class PendingColumns(Settling):
         *,
         is_strict: bool = True,
     ) -> None:
-        super().__init__(shard, is_strict=is_strict, due_s=0.0)
+        super().__init__(shard, is_strict=is_strict, due_s=0.0, began_s=0.0)
         self.batch = batch
         self.places = places
         """Where each row lies, if the user says so: needed again if the shard is closed."""

@@ -37,9 +37,9 @@ from shoal.core.limits import RECORD_BYTES_MAX
 from shoal.core.model import Appended, ShardId, StreamInfo
 from shoal.core.names import checked_producer
 from shoal.core.numbering import Stored, place_of_number
+from shoal.core.parcels import checked_strategy, is_strict
 from shoal.core.ring import LOGICAL_PARTITIONS, PARTITION_SIZE, checked_hash, key_bytes, placer
 from shoal.core.routing import ShardMap
-from shoal.core.sending import checked_strategy, is_strict
 from shoal.forks import meet_arrow, renew_in_child
 from shoal.ports import GroupSaves, HubService
 from shoal.producer.committing import Committing
@@ -217,7 +217,7 @@ class Producer:
             with self._changed:
                 self._check_usable()
                 if self._queues.shards is shards:
-                    self._queues.add_columns(cut)
+                    self._queues.add_columns(cut, time.monotonic())
                     self._changed.notify_all()
                     return cut
 

@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 
 from shoal.core.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
 from shoal.core.model import KeyHash, SendStrategy, ShardId, StreamInfo
+from shoal.core.parcels import SendingRules, merged
 from shoal.core.ring import place
 from shoal.core.routing import ShardMap
-from shoal.core.sending import Sending, SendingRules, merged
+from shoal.core.sending import Sending
 from shoal.producer.options import ProducerOptions
 from shoal.producer.pending import RECORD_OVERHEAD, Pending, PendingColumns, PendingRecords, Places
 from shoal.wire.fitting import headers_size
@@ -72,9 +73,13 @@ class Queues:
 
     def open_batch(self, shard: ShardId, now_s: float, *, is_strict: bool = True) -> PendingRecords:
         """A new batch for the single records of a shard, at the end of its lane."""
-        batch = PendingRecords(shard, now_s + self._options.linger_s, is_strict=is_strict)
+        return self._opened(
+            PendingRecords(shard, now_s + self._options.linger_s, is_strict=is_strict, began_s=now_s)
+        )
+
+    def _opened(self, batch: PendingRecords) -> PendingRecords:
         self._put(batch)
-        (self.open if is_strict else self.open_loose)[shard] = batch
+        (self.open if batch.is_strict else self.open_loose)[batch.shard] = batch
         return batch
 
     def seal(self, batch: Pending) -> None:
@@ -87,14 +92,19 @@ class Queues:
         """Large enough to be sent before its time."""
         return batch.size >= self._options.batch_bytes or len(batch.values) >= self._options.batch_records
 
-    def add_columns(self, pieces: list[PendingColumns]) -> None:
+    def add_columns(self, pieces: list[PendingColumns], now_s: float) -> None:
         """Append pieces behind whatever waits for their shards."""
         for piece in pieces:
+            piece.began_s = piece.began_s or now_s
             self._put(piece)
             self.bytes += piece.size
 
     def take(self, now_s: float, *, hurry: bool, only_numbered: bool = False) -> list[Pending]:
-        """See Sending."""
+        """See Sending. A batch that is due and cannot go gathers for a while and no longer: its records fail
+        together, when the time of the first is over."""
+        for old in [*self.open.values(), *self.open_loose.values()]:
+            if now_s - old.due_s > _GATHERED_S:
+                self.seal(old)
         taken = self.lanes.take(now_s, hurry=hurry, only_numbered=only_numbered)
         for batch in taken:
             self.seal(batch)
@@ -133,7 +143,11 @@ class Queues:
                 batch.parts = list(self.cut(batch.batch, places[id(batch)], batch.places))
                 for part in batch.parts:
                     part.displaced = len(part) if batch.displaced else 0
-                self.add_columns(batch.parts)
+                    part.descends(batch)
+                self.add_columns(batch.parts, batch.began_s)
+        for heir in [*self.open.values(), *self.open_loose.values()]:
+            if heir.due_s == _AT_ONCE_S:
+                self.seal(heir)  # What is sent from now on has more time.
         return moved
 
     def cut(
@@ -177,8 +191,9 @@ class Queues:
             where = unkeyed_place
         shard = self.shards.shard_at(where)
         heir = (self.open if batch.is_strict else self.open_loose).get(shard)
-        if heir is None:
-            heir = self.open_batch(shard, -self._options.linger_s, is_strict=batch.is_strict)
+        if heir is None or not heir.is_peer(batch):
+            heir = self._opened(PendingRecords(shard, _AT_ONCE_S, is_strict=batch.is_strict))
+        heir.descends(batch)
         headers = batch.headers[i] if batch.headers is not None else None
         size, number = _size_of(batch, i), _number((batch, i))
         index = heir.add(batch.values[i], key, batch.timestamps[i], headers, explicit, size, number)
@@ -234,5 +249,8 @@ def _pieces(
             yield from _pieces(shard, batch, part[half:], places, is_strict=is_strict)
 
 
+_AT_ONCE_S: Final = 0.0
+_GATHERED_S: Final = 1.0
+"""Little beside any delivery timeout that makes sense, and long beside any linger."""
 _PIECE_BYTES: Final = 5_000_000
 """Large enough to read back at full speed, and below BATCH_BYTES_MAX even if sizes vary a little."""

@@ -23,13 +23,14 @@ from shoal.core.appending import is_named
 from shoal.core.delaying import NOWHERE
 from shoal.core.errors import ProducerClosed, ShoalError
 from shoal.core.model import Appended, ShardId, StreamInfo
-from shoal.core.sending import Settled
+from shoal.core.parcels import Settled
 from shoal.ports import HubService, Submission
 from shoal.producer.calling import Helpers
 from shoal.producer.futures import settle
 from shoal.producer.options import ProducerOptions
 from shoal.producer.pending import Pending, PendingRecords, delays_of, number_of
 from shoal.producer.queues import Queues
+from shoal.producer.routes import Routes
 from shoal.producer.setting_aside import put_aside
 from shoal.producer.statistics import ProducerStats
 from shoal.wire.fitting import fit_records
@@ -92,10 +93,7 @@ class Sender:
         self._landed: deque[tuple[list[Pending], Answers]] = deque()
         """Calls of helpers that have come back."""
         self._unkeyed = unkeyed
-        self._looked_s = time.monotonic()
-        """When the map was last asked for."""
-        self._has_looked = False
-        """Since the last call."""
+        self._routes = Routes(service, options, time.monotonic())
         self.thread = threading.Thread(target=self._run, name=f"shoal-sender-{stream.name}", daemon=True)
 
     def _run(self) -> None:
@@ -112,6 +110,7 @@ class Sender:
             _log.exception("the sender of %s ended", self.stream.full_name)
             self._die(ProducerClosed(f"its sending thread ended ({error!r})"))
         finally:
+            self._routes.rest()
             self._helpers.close()
 
     def _next(self) -> Step | None:
@@ -123,7 +122,17 @@ class Sender:
                 return step
             if self.is_stopping and not self._queues and not self._lanes.calls:
                 return None
-            self.changed.wait(self._due_in_s(now_s))
+            self._wait(now_s)
+
+    def _wait(self, now_s: float) -> None:
+        """Under the lock: until there may be something to do."""
+        due_s, idle_s = self._due_in_s(now_s), self._routes.idle_in_s(now_s)
+        if idle_s == 0.0:
+            self._routes.rest()
+            idle_s = None
+        if self._lanes.is_held(now_s):
+            idle_s = _HEARD_S
+        self.changed.wait(min((s for s in (due_s, idle_s) if s is not None), default=None))
 
     def _before_sending(self, now_s: float) -> Step | None:
         if self._landed:
@@ -132,12 +141,15 @@ class Sender:
             assert self._lanes.newer is not None
             moved = self.follow(self._lanes.newer)
             return lambda: moved
-        if self._errands and self._lanes.is_quiet:
+        if self._routes.is_told and (self._queues or self._errands):
+            return self._look
+        if self._errands and self._lanes.is_quiet and not self._lanes.is_held(now_s):
+            self._routes.sent(self.stream, now_s)
             return self._errand(self._errands.popleft())
         if self._lanes.wants_life(now_s):
             return self._be_reborn
-        is_old = not self._has_looked and now_s - self._looked_s >= self.options.refresh_s
-        return self._look if is_old and self._queues and self._due_in_s(now_s) == 0.0 else None
+        is_old = self._routes.is_old(now_s) and self._queues
+        return self._look if is_old and self._due_in_s(now_s) == 0.0 else None
 
     def _due(self, now_s: float) -> Step | None:
         """The next call; by a helper, if there is another to make meanwhile."""
@@ -145,7 +157,7 @@ class Sender:
         if not batches:
             return None
         self.stats.calls += 1
-        self._has_looked = False
+        self._routes.sent(self.stream, now_s)
         is_more = self._lanes.calls > 1 or self._due_in_s(now_s) == 0.0
         if self.options.calls_max > 1 and any(batch.attempts > 1 for batch in batches):
             is_more = True  # What failed may be long in failing again.
@@ -302,14 +314,11 @@ class Sender:
 
     def _look(self) -> list[Pending]:
         """Whether there is a newer map: mostly it is known then before a batch is refused for it."""
-        self._looked_s, self._has_looked = time.monotonic(), True
-        try:
-            found = self.service.refresh_stream(self.stream)
-        except ShoalError as error:
-            _log.debug("the map of %s: %s", self.stream.full_name, error)  # An append will say it aloud.
-            return []
+        found, was_told = self._routes.look(self.stream, time.monotonic())
         with self.changed:
             self._lanes.hear(found)
+            if was_told:
+                self.stats.held += self._lanes.hold(time.monotonic(), self.options.hold_s)
         return []
 
     def _submission(self, batch: Pending) -> Submission:
@@ -334,6 +343,7 @@ class Sender:
     def follow(self, stream: StreamInfo) -> list[Pending]:
         """Take the new map; nothing of closed shards is on its way."""
         self.stream = stream
+        self._routes.follow(stream)
         moved = self._queues.remap(stream, self._unkeyed)
         self.stats.moved += len(moved)
         self.changed.notify_all()
@@ -382,5 +392,7 @@ class Sender:
 
 
 _ALIVE_S: Final = 1.0
+_HEARD_S: Final = 0.005
+"""How often it is seen whether a map that was announced is there: who tells must not wait for our lock."""
 _FAILED_KEPT: Final = 1000
 """Failed batches remembered for `flush` to raise: enough to tell, bounded if nobody ever flushes."""

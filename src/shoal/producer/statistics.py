@@ -27,6 +27,8 @@ class ProducerStats:
     """Calls that failed for a passing reason, and were made again."""
     refused: int = 0
     """Batches that came to a shard that was closed: they went on to its heirs."""
+    held: int = 0
+    """Times that sends waited for a map that was announced."""
     moved: int = 0
     """Batches that went to other shards than they were gathered for, refused or before it came to that."""
     reordered: int = 0

@@ -22,6 +22,7 @@ from shoal.ports import (
     Place,
     ShardEnd,
     ShardShut,
+    StreamRoutes,
 )
 from shoal.server.access import Access, Caller
 from shoal.server.checks import ITEMS_MAX
@@ -39,7 +40,7 @@ from shoal.wire.values import to_json
 
 _WASTE: Final = 65_536
 """A stored batch of which a read wants less than half is cut first, if it is larger than this."""
-_WATCHED: Final = (ShardEnd, MemberView, ShareNews)
+_WATCHED: Final = (ShardEnd, MemberView, ShareNews, StreamRoutes)
 
 
 class RecordCalls:

@@ -14,10 +14,11 @@ from typing import Any
 from sqlalchemy import bindparam, case, func, select
 
 from shoal.core.model import ShardStatus
-from shoal.ports import MemberView, Place, ShardEnd
+from shoal.ports import MemberView, Place, ShardEnd, StreamRoutes
 from shoal.store.sql import tables
 from shoal.store.sql.database import Database
 from shoal.store.sql.prepared import PreparedSelect
+from shoal.store.sql.routes import SQLRoutes
 
 Marks = Mapping[tuple[str, int], tuple[Any, ...]]
 
@@ -29,10 +30,13 @@ def marks(database: Database, places: Sequence[Place]) -> Marks | None:
     """Of all that the places belong to; None: some of them have no such number."""
     streams = {place.stream_id for place in places if isinstance(place, ShardEnd)}
     groups = {place.group_id for place in places if isinstance(place, MemberView)}
-    if any(not isinstance(place, ShardEnd | MemberView) for place in places):
+    maps = [place for place in places if isinstance(place, StreamRoutes)]
+    if any(not isinstance(place, ShardEnd | MemberView | StreamRoutes) for place in places):
         return None
     found: dict[tuple[str, int], tuple[Any, ...]] = {("stream", one): () for one in streams}
     found |= {("group", one): () for one in groups}
+    if maps:
+        found |= {("routes", place.stream_id): end for place, end in SQLRoutes(database).routes(maps).items()}
     with database.read() as connection:
         if streams:
             for row in _STREAMS.rows(connection, {"wanted": sorted(streams)}):

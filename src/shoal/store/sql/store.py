@@ -13,7 +13,7 @@ from sqlalchemy import insert, select
 from shoal.core.errors import StoreBusy
 from shoal.core.limits import RETRIES_MAX
 from shoal.lease_port import LeaseNews
-from shoal.ports import MemberView, Place, ShardEnd
+from shoal.ports import MemberView, Place, ShardEnd, StreamRoutes
 from shoal.share_port import ShareNews
 from shoal.store.sql.access import SQLAccess
 from shoal.store.sql.catalog import SQLCatalog
@@ -26,6 +26,7 @@ from shoal.store.sql.log import SQLLog
 from shoal.store.sql.marks import marks
 from shoal.store.sql.migration import migrate
 from shoal.store.sql.positions import SQLPositions
+from shoal.store.sql.routes import SQLRoutes
 from shoal.store.sql.shares import SQLShares
 from shoal.store.sql.tables import meta
 from shoal.store.sql.touches import SQLTouches
@@ -36,12 +37,21 @@ _IDENTITY: Final = "store_id"
 
 
 class SQLStore(
-    SQLCatalog, SQLLog, SQLGroups, SQLTouches, SQLShares, SQLPositions, SQLDelays, SQLTransactions
+    SQLCatalog,
+    SQLRoutes,
+    SQLLog,
+    SQLGroups,
+    SQLTouches,
+    SQLShares,
+    SQLPositions,
+    SQLDelays,
+    SQLTransactions,
 ):
     """See Store. All of it shares one database, so that a split and an append meet in one row."""
 
     def __init__(self, database: Database) -> None:
         SQLCatalog.__init__(self, database)
+        SQLRoutes.__init__(self, database)
         SQLLog.__init__(self, database)
         SQLGroups.__init__(self, database)
         SQLTouches.__init__(self, database)
@@ -101,6 +111,9 @@ class SQLStore(
         news = [place for place in places if isinstance(place, ShareNews)]
         if news:
             found |= {place: end for place, end in self.share_news(news).items()}  # noqa: C416
+        maps = [place for place in places if isinstance(place, StreamRoutes)]
+        if maps:
+            found |= {place: end for place, end in self.routes(maps).items()}  # noqa: C416
         for name in {place.table for place in places if isinstance(place, LeaseNews)}:
             groups = [place.group for place in places if isinstance(place, LeaseNews) and place.table == name]
             news_of = self._known_table(name).news(groups)

@@ -18,7 +18,7 @@ from shoal.complaints import Complaints
 from shoal.core.errors import HubClosed, StoreError
 from shoal.core.reading import has_moved
 from shoal.forks import renew_in_child
-from shoal.ports import Place, ShardEnd
+from shoal.ports import Place, ShardEnd, StreamRoutes
 from shoal.store.sql.database import Database
 from shoal.store.sql.dialects.dialect import Hints
 from shoal.store.sql.marks import Marks
@@ -39,6 +39,8 @@ _MANY: Final = 32
 _REST: Final = 20
 _REST_S_MAX: Final = 0.25
 """After a look at many places that found nothing: so many times as long as it took, and at most this."""
+_MAPS_S: Final = 0.02
+"""If only maps are waited for, they are looked at no more often: what a producer commits is a hint, too."""
 
 
 class Watch:
@@ -165,6 +167,7 @@ class Watch:
 
     def _look(self, hints: Hints) -> None:
         """One round. If the database is away, everyone is woken, and meets the error in their own call."""
+        waited = time.monotonic()
         try:
             with self._database.listening(hints):
                 heard = hints.wait()
@@ -177,6 +180,8 @@ class Watch:
                 began = time.monotonic()
                 if self._wake_moved(places):
                     hints.found()
+                elif all(isinstance(place, StreamRoutes) for place in places):
+                    time.sleep(max(0.0, _MAPS_S - (time.monotonic() - waited)))
                 elif len(places) > _MANY:
                     # Most hints are of our own commits, whose waiters were rung: who follows hundreds of
                     # places must not look at all of them for each.
