@@ -35,7 +35,7 @@ from shoal.native.calls import CALLS, arguments_to
 from shoal.ports import GroupSaves, ProducerLife, ShardEnd, Submission
 from shoal.remote.connection import Connection
 from shoal.remote.signing import Credentials, Signer, credentials
-from shoal.server.access import CACHE_S
+from shoal.server.keys import CACHE_S
 from shoal.server.options import ServerOptions
 from shoal.server.sealing import VARIABLE, Seal, new_master_key, new_secret
 from shoal.server.starting import open_server

@@ -11,7 +11,7 @@ import pytest
 
 from shoal import Hub
 from shoal.remote.signing import Credentials
-from shoal.server.access import CACHE_S
+from shoal.server.keys import CACHE_S
 from shoal.server.options import ServerOptions
 from shoal.server.sealing import VARIABLE, new_master_key
 from shoal.server.sls.records import SCHEMA

@@ -23,7 +23,8 @@ from shoal.core.errors import InvalidInput, ShoalError, StoreBusy, StoreFailure
 from shoal.core.rate import Rates
 from shoal.hub.local import LocalHub
 from shoal.native.calls import CALLS, PREFIX
-from shoal.server.access import ANYONE, Access, Caller
+from shoal.server.access import Access
+from shoal.server.keys import ANYONE, Caller
 from shoal.server.metrics import Counters, lag_text
 from shoal.server.native.api import NativeApi
 from shoal.server.openapi import document
@@ -127,7 +128,7 @@ class Application:
     async def admit(self, request: Incoming) -> Caller:
         """Who makes a native request."""
         try:
-            caller, request.digest = await self.access.admit(request.scope, self.native.run)
+            caller, request.digest = await self.access.admit(request.scope, request.client, self.native.run)
         except ShoalError:
             self._admitted(request, None)
             raise

@@ -23,9 +23,10 @@ from shoal.ports import (
     ShardEnd,
     ShardShut,
 )
-from shoal.server.access import Access, Caller
+from shoal.server.access import Access
 from shoal.server.checks import ITEMS_MAX
 from shoal.server.gathering import Gathered
+from shoal.server.keys import Caller
 from shoal.server.metrics import Counters
 from shoal.server.native.sent import requested
 from shoal.server.native.special import BATCHES, PARSED_HERE, Run, Special
