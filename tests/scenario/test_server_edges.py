@@ -3,6 +3,7 @@ and more of them than it takes.
 """
 
 import json
+import re
 import select
 import socket
 import sqlite3
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import shoal
 from shoal.core.errors import StoreUnavailable
 from shoal.core.lease import Change, ChangeKind, LeaseRow
 from shoal.core.limits import SHARDS_MAX
@@ -235,6 +237,44 @@ def test_what_is_no_request_is_answered_as_other_errors_are_counted_and_not_logg
         sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         assert b'shoal_server_requests_total{call="malformed",status="400"} 1.0' in heard(sock, b"never")
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("sent", "statuses"),
+    [
+        (HEALTH + b"NONSENSE\r\n\r\n", [200, 400]),
+        (HEALTH + CALL % 2 + b"{}" + HEALTH + b"\0", [200, 200, 200, 400]),
+        (
+            HEALTH + b"GET /healthz HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+            [200, 400],
+        ),
+        (b"HEAD" + HEALTH[3:] + b"NONSENSE\r\n\r\n", [200, 400]),
+        (HEALTH[:-2] + b"Connection: close\r\n\r\n" + b"NONSENSE\r\n\r\n", [200]),
+        (CALL % 3 + b"{}" + HEALTH + HEALTH, [400, 400]),
+    ],
+)
+def test_requests_that_came_whole_are_answered_before_what_is_none(
+    url: str, sent: bytes, statuses: list[int]
+) -> None:
+    for cut in (len(sent), len(sent) // 2):
+        with closing(dialled(url)) as sock:
+            for part in (sent[:cut], sent[cut:]):
+                sock.sendall(part)
+                time.sleep(0.02)
+            answer = heard(sock, b"never")
+        assert [int(line[9:12]) for line in re.findall(rb"HTTP/1.1 \d+", answer)] == statuses
+
+
+def test_one_that_waits_is_answered_before_what_is_no_request(url: str) -> None:
+    body = b'{"name":"orders","shard":0,"offset":0,"limits":{"wait_s":30}}'
+    with shoal.connect(url) as hub, closing(dialled(url)) as sock:
+        hub.create_stream("orders", shards=1)
+        sock.sendall(CALL.replace(b"list_projects", b"read") % len(body) + body + b"NONSENSE\r\n\r\n")
+        eventually(lambda: b"shoal_server_waiting 1.0" in got(url, "/metrics"), "it waits")
+        assert not readable(sock)
+        hub.append("orders", 0, [b"news"])
+        answer = heard(sock, b"never")
+    assert [int(line[9:12]) for line in re.findall(rb"HTTP/1.1 \d+", answer)] == [200, 400]
 
 
 @pytest.mark.parametrize("path", ["/v1/hub/list_projects", "/logstores", "/logstores/a/consumergroups"])
