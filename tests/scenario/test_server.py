@@ -1,8 +1,6 @@
 """A server as its operators and its users see it. What the calls mean, the contract says."""
 
 import json
-import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +13,6 @@ from shoal.core.errors import (
     InvalidInput,
     InvalidUrl,
     OffsetExpired,
-    StoreUnavailable,
     UnknownStream,
 )
 from shoal.core.lease import InstanceRow
@@ -143,29 +140,3 @@ def test_a_certificate_that_cannot_be_used_is_refused_before_it_is_said_that_it_
     options = ServerOptions(port=0, certificate=path, key=path)
     with pytest.raises(InvalidInput, match=r"certificate\.pem': it cannot be used with the key"):
         open_server(sqlite_url, options, version="1")
-
-
-def test_it_speaks_tls_by_option(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    made = subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=host"),
-            *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)),
-        ],
-        capture_output=True,
-        check=False,
-    )
-    if made.returncode:
-        pytest.skip("there is no openssl to make a certificate with")
-    options = ServerOptions(port=0, certificate=certificate, key=key, head_s=2)
-    with served(sqlite_url, options) as url:
-        assert url.startswith("https://")
-        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=10) as silent:
-            assert silent.recv(1) == b""  # Who does not begin with TLS is cut off, as who sends no head is.
-        with pytest.raises(StoreUnavailable, match="certificate"):
-            shoal.connect(url)
-        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        with shoal.connect(url) as hub:
-            hub.create_stream("orders", shards=1)
-            hub.append("orders", 0, [b"x" * 100_000])
-            assert len(hub.read("orders", 0, 0)) == 1
