@@ -19,8 +19,9 @@ from shoal.core.lease import InstanceRow
 from shoal.native.calls import CALLS
 from shoal.server.options import ServerOptions
 from shoal.server.starting import open_server
+from shoal.testing.members import eventually
 from shoal.testing.serving import ServerProcess, served
-from tests.scenario.asking import asked
+from tests.scenario.asking import asked, figure
 
 
 @pytest.fixture
@@ -128,6 +129,25 @@ def test_what_was_fetched_ahead_is_not_read_once_it_has_been_removed(hub: Hub) -
     assert hub.enforce_retention("orders")[0].first_offset == 50
     with pytest.raises(OffsetExpired):
         hub.read("orders", 0, 20, max_records=10)
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_who_reads_to_the_end_sees_what_was_appended_or_closed_before_it_came_there(
+    url: str, hub: Hub, is_closed: bool
+) -> None:
+    hub.create_stream("orders", shards=1)
+    for _ in range(3):
+        hub.append("orders", 0, [b"x"] * 10)
+    for offset in (0, 10):
+        batch = hub.read("orders", 0, offset, max_records=10)
+        assert batch.next_offset < batch.tail
+    eventually(lambda: figure(url, "reads_total") >= 3, "the last one is fetched ahead")
+    if is_closed:
+        hub.split_shard("orders", 0)
+    else:
+        hub.append("orders", 0, [b"news"])
+    batch = hub.read("orders", 0, 20, max_records=10)
+    assert (batch.next_offset, batch.tail, batch.end_of_shard) == (30, 30 if is_closed else 31, is_closed)
 
 
 @pytest.mark.parametrize("text", [None, "no certificate"])

@@ -89,7 +89,7 @@ def test_it_speaks_tls_by_option(
             assert len(hub.read("orders", 0, 0)) == 1
 
 
-@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"\x16\x03\x01\x02\0"])
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\x16\x03\x01\x02\0"])
 def test_who_does_not_begin_with_tls_is_cut_off_as_who_sends_no_head_is(
     sqlite_url: str, files: tuple[Path, Path], said: bytes
 ) -> None:
