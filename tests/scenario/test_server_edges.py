@@ -2,6 +2,7 @@
 and more of them than it takes.
 """
 
+import gc
 import json
 import re
 import select
@@ -70,6 +71,20 @@ def test_head_is_answered_at_once_without_a_body_and_the_connection_goes_on(url:
             assert head.startswith(b"HTTP/1.1 "), head
             assert b"x-request-id: " in head
             assert bool(body) == (method == "GET")
+
+
+def test_requests_that_were_answered_are_no_garbage_to_be_searched_for(url: str) -> None:
+    count = 200
+    with closing(dialled(url)) as sock:
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(count):
+                sock.sendall(HEALTH)
+                assert b" 200 " in heard(sock)
+            assert gc.collect() < count
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize("sent", [b"", b"{", b"{" + b" " * 100_000])

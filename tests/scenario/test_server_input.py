@@ -108,6 +108,22 @@ def test_an_append_of_what_is_no_batch_stores_nothing(url: str, hub: Hub) -> Non
     assert [record.value for record in hub.read("orders", 0, 0)] == [b"x"]
 
 
+def test_a_label_that_came_before_is_held_against_its_own_body_and_what_there_is_now(
+    url: str, hub: Hub
+) -> None:
+    hub.create_stream("orders", shards=1)
+    layout = Layout(None)
+    good = layout.encode(fit_records(layout, [b"x"], [None], [1], None), Compression.LZ4)[1]
+    body = append_body(hub, "orders", good)
+    for _ in range(2):
+        assert asked(url, "/v1/hub/append", body, content_type=CONTENT_TYPE)[0] == 200
+        for wrong in (body + b"x", body[:-1]):
+            assert asked(url, "/v1/hub/append", wrong, content_type=CONTENT_TYPE)[0] == 400
+    hub.delete_stream("orders")
+    status, told = asked(url, "/v1/hub/append", body, content_type=CONTENT_TYPE)
+    assert (status, [one["error"] for one in told]) == (200, ["UnknownStream"])
+
+
 def test_a_body_that_is_too_large_or_encoded_is_not_read(url: str, hub: Hub) -> None:
     status, told = asked(url, "/v1/hub/list_projects", b" " * 2_000_001)
     assert (status, told["error"], told["fields"]["limit"]) == (413, "TooLarge", 2_000_000)
