@@ -58,7 +58,7 @@ def asked(
 ) -> tuple[int, bytes]:
     with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)) as connection:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        connection.request(method, path, body, {"Host": "proj.loghub.test", **named})
+        connection.request(method, path, body, {"Host": "proj.localhost", **named})
         answer = connection.getresponse()
         return answer.status, answer.read()
 

@@ -14,10 +14,10 @@ from shoal import Hub
 from shoal.server.sls.records import SCHEMA
 from shoal.testing.serving import served
 
-PUT = "POST /logstores/store/shards/lb HTTP/1.1\r\nHost: proj.a.test\r\n"
+PUT = "POST /logstores/store/shards/lb HTTP/1.1\r\nHost: proj.localhost\r\n"
 LOG = "\n\x02\x08\x01"
 """A group of one log."""
-HIDDEN = "DELETE /logstores/store HTTP/1.1\r\nHost: proj.a.test\r\n\r\n"
+HIDDEN = "DELETE /logstores/store HTTP/1.1\r\nHost: proj.localhost\r\n\r\n"
 EMPTY_CHUNK = "0\r\n\r\n"
 REST_S = 0.15
 
@@ -55,12 +55,12 @@ CHUNK_SIZES = {
     }.items()
 }
 LINES = {
-    line: f"{line}\r\nHost: proj.a.test\r\n\r\n"
+    line: f"{line}\r\nHost: proj.localhost\r\n\r\n"
     for line in (
-        "GET http://other.a.test/logstores HTTP/1.1",
-        "GET http://x@proj.a.test/logstores HTTP/1.1",
-        "GET ftp://proj.a.test/logstores HTTP/1.1",
-        "CONNECT proj.a.test:80 HTTP/1.1",
+        "GET http://other.localhost/logstores HTTP/1.1",
+        "GET http://x@proj.localhost/logstores HTTP/1.1",
+        "GET ftp://proj.localhost/logstores HTTP/1.1",
+        "CONNECT proj.localhost:80 HTTP/1.1",
         "OPTIONS * HTTP/1.1",
         "GET /logstores",
         "GET /logstores HTTP/3.7",
@@ -81,11 +81,11 @@ LINES = {
 HOSTS = {
     host: f"GET /logstores HTTP/1.1\r\nHost: {host}\r\n\r\n"
     for host in (
-        "proj.a.test\r\nHost: other.a.test",
-        "..a.test",
+        "proj.localhost\r\nHost: other.localhost",
+        "..localhost",
         ".127.0.0.1",
-        "a/b.a.test",
-        "%2e%2e.a.test",
+        "a/b.localhost",
+        "%2e%2e.localhost",
         "",
     )
 }
@@ -128,7 +128,7 @@ def test_what_is_not_one_plain_request_is_refused_and_nothing_behind_it_is_done(
 
 
 def test_what_stands_in_a_body_or_behind_an_upgrade_is_no_request(hub: Hub, url: str) -> None:
-    head = "GET /logstores HTTP/1.1\r\nHost: proj.a.test\r\n"
+    head = "GET /logstores HTTP/1.1\r\nHost: proj.localhost\r\n"
     assert statuses(url, f"{head}Content-Length: {len(HIDDEN)}\r\n\r\n{HIDDEN}") == [200]
     assert statuses(url, f"{head}Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n{HIDDEN}") == [200]
     assert hub.stats("proj/store").appended == 0
@@ -137,7 +137,9 @@ def test_what_stands_in_a_body_or_behind_an_upgrade_is_no_request(hub: Hub, url:
 def test_what_comes_behind_a_body_is_no_part_of_the_head(hub: Hub, url: str) -> None:
     """Otherwise whoever looks at heads before us is passed by, and a head would have no end."""
     head = "POST /logstores/store/shards/lb HTTP/1.1\r\nTransfer-Encoding: chunked\r\n"
-    trailers = "x-log-compresstype: none\r\nHost: other.a.test\r\nx-log-bodyrawsize: 9\r\nx-more: 1\r\n\r\n"
-    assert statuses(url, f"{head}Host: proj.a.test\r\n\r\n0\r\n{trailers}") == [200]
+    trailers = (
+        "x-log-compresstype: none\r\nHost: other.localhost\r\nx-log-bodyrawsize: 9\r\nx-more: 1\r\n\r\n"
+    )
+    assert statuses(url, f"{head}Host: proj.localhost\r\n\r\n0\r\n{trailers}") == [200]
     assert statuses(url, f"{head}\r\n0\r\n{trailers}") == [400]
     assert hub.stats("proj/store").appended == 0

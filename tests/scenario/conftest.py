@@ -1,7 +1,8 @@
-"""A hub on a file of the test's own, workers on it, and the `shoal` program."""
+"""A hub on a file of the test's own, workers on it, a server with users, and the `shoal` program."""
 
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import IO
 
 import pytest
@@ -9,6 +10,8 @@ from typer.testing import CliRunner, Result
 
 import shoal
 from shoal.cli import app
+from shoal.server.sealing import VARIABLE, new_master_key
+from shoal.testing.users import ALL, Door, guarded
 from tests.scenario.programs import PROGRAM, Run, Start
 from tests.scenario.small_work import Make, workers
 
@@ -17,6 +20,20 @@ from tests.scenario.small_work import Make, workers
 def hub(sqlite_url: str) -> Iterator[shoal.Hub]:
     with shoal.connect(sqlite_url) as opened:
         yield opened
+
+
+@pytest.fixture
+def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
+    """A server whose only user is `admin`, so far."""
+    monkeypatch.setenv(VARIABLE, new_master_key())
+    with guarded(f"sqlite:///{tmp_path / 'shoal.db'}") as door:
+        yield door
+
+
+@pytest.fixture
+def admin(door: Door) -> Iterator[shoal.Hub]:
+    with door.hub_of("admin", ALL) as hub:
+        yield hub
 
 
 @pytest.fixture

@@ -1,16 +1,9 @@
 """A server with users: who is let in, who may do what, and what is told to whom."""
 
-import http.client
 import io
-import itertools
 import json
 import logging
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +17,6 @@ from shoal.core.access import Statement
 from shoal.core.checkpoint import Save
 from shoal.core.errors import (
     AccessDenied,
-    ClockSkewed,
     InvalidInput,
     InvalidUrl,
     NotSignedIn,
@@ -33,145 +25,18 @@ from shoal.core.errors import (
 from shoal.core.model import ShardId
 from shoal.native.calls import CALLS, arguments_to
 from shoal.ports import GroupSaves, ProducerLife, ShardEnd, Submission
-from shoal.remote.connection import Connection
-from shoal.remote.signing import Credentials, Signer, credentials
-from shoal.server.access import CACHE_S
+from shoal.remote.signing import Credentials, credentials
+from shoal.server.keys import CACHE_S
 from shoal.server.options import ServerOptions
 from shoal.server.sealing import VARIABLE, Seal, new_master_key, new_secret
 from shoal.server.starting import open_server
 from shoal.testing.members import eventually
 from shoal.testing.serving import served
-from shoal.testing.users import ALL, Door, allowed, guarded, of_the_document
+from shoal.testing.users import ALL, Door, allowed, of_the_document
 from shoal.wire.fitting import fit_columns
 from shoal.wire.layout import Layout
 from shoal.wire.policies import policy_text
-from shoal.wire.signing import digest_of, header_of
-
-
-@pytest.fixture
-def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
-    """A server whose only user is `admin`, so far."""
-    monkeypatch.setenv(VARIABLE, new_master_key())
-    with guarded(f"sqlite:///{tmp_path / 'shoal.db'}") as door:
-        yield door
-
-
-@pytest.fixture
-def admin(door: Door) -> Iterator[Hub]:
-    with door.hub_of("admin", ALL) as hub:
-        yield hub
-
-
-def asked(
-    url: str, path: str, body: bytes = b"{}", *, method: str = "POST", **headers: str
-) -> tuple[int, Any]:
-    host, _, port = url.removeprefix("http://").partition(":")
-    with closing(http.client.HTTPConnection(host, int(port), timeout=20)) as connection:
-        connection.request(method, path, body, headers)
-        response = connection.getresponse()
-        text = response.read()
-    return response.status, json.loads(text) if text.startswith((b"{", b"[")) else text.decode()
-
-
-@dataclass(frozen=True)
-class Sent:
-    """A request that is signed as one likes."""
-
-    key: Credentials
-    path: str = "/v1/hub/create_stream"
-    body: bytes = b'{"name":"default/new","settings":{"hash":"xxh64","compression":"lz4"},"shards":1}'
-    nonce: str = "n" * 20
-    skew_ms: int = 0
-    server: str = ""
-
-    def header(self) -> str:
-        return header_of(
-            self.key.key,
-            self.key.secret,
-            method="POST",
-            target=self.path,
-            digest=digest_of(self.body),
-            date_ms=time.time_ns() // 1_000_000 + self.skew_ms,
-            nonce=self.nonce,
-            server=self.server,
-        )
-
-    def for_server(self, url: str) -> "Sent":
-        """Signed for the server that answers there."""
-        status, told = asked(url, self.path, self.body, Authorization=self.header())
-        assert (status, told["error"], told["untouched"]) == (401, "SignedForAnother", True)
-        return replace(self, server=told["fields"]["server"])
-
-
-def test_nobody_gets_in_without_a_signature_and_nothing_is_changed(door: Door, admin: Hub) -> None:
-    unsigned = asked(door.url, "/v1/hub/create_stream", Sent(Credentials(key="k", secret="s")).body)
-    assert (unsigned[0], unsigned[1]["error"]) == (401, "NotSignedIn")
-    with pytest.raises(NotSignedIn):
-        shoal.connect(door.url)
-    assert admin.list_streams() == []
-
-
-def test_wrong_cut_and_forged_requests_are_refused_and_nothing_is_changed(door: Door, admin: Hub) -> None:
-    key = door.key_of("writer", ALL)
-    sent = Sent(key).for_server(door.url)
-    other = Credentials(key=key.key, secret=new_secret())
-    header = sent.header()
-    forged = {
-        "wrong secret": replace(sent, key=other).header(),
-        "unknown key": replace(sent, key=Credentials(key="SKNONE", secret=key.secret)).header(),
-        "cut": header[:-5],
-        "empty": "",
-        "another scheme": "Basic a2V5OnNlY3JldA==",
-        "twice": header + "," + header,
-        "another path": replace(sent, path="/v1/hub/list_projects").header(),
-    }
-    for name, given in forged.items():
-        status, told = asked(door.url, sent.path, sent.body, Authorization=given)
-        assert (status, told["error"]) == (401, "NotSignedIn"), name
-        assert key.secret not in str(told)
-    status, told = asked(door.url, sent.path, sent.body.replace(b"new", b"old"), Authorization=header)
-    assert (status, told["error"]) == (401, "NotSignedIn")
-    assert "body" in told["text"]
-    assert admin.list_streams() == []
-
-
-def test_the_same_request_is_taken_once_here_and_on_no_other_server(door: Door, admin: Hub) -> None:
-    sent = Sent(door.key_of("writer", ALL)).for_server(door.url)
-    header = sent.header()
-    assert asked(door.url, sent.path, sent.body, Authorization=header)[0] == 200
-    admin.delete_stream("new")
-    status, told = asked(door.url, sent.path, sent.body, Authorization=header)
-    assert (status, told["error"]) == (401, "ReplayedRequest")
-    with served(door.store_url) as another:
-        status, told = asked(another, sent.path, sent.body, Authorization=header)
-        assert (status, told["error"]) == (401, "SignedForAnother")
-    assert admin.list_streams() == []
-
-
-def test_a_request_for_any_server_of_the_store_is_taken_once_by_all_of_them(door: Door, admin: Hub) -> None:
-    key = door.key_of("writer", ALL)
-    told = asked(
-        door.url, "/v1/hub/list_projects", Authorization=Sent(key, "/v1/hub/list_projects", b"{}").header()
-    )
-    sent = Sent(key, server=told[1]["fields"]["store"])
-    header = sent.header()
-    with served(door.store_url) as another:
-        assert asked(door.url, sent.path, sent.body, Authorization=header)[0] == 200
-        for url in (another, door.url):
-            status, refused = asked(url, sent.path, sent.body, Authorization=header)
-            assert (status, refused["error"]) == (401, "ReplayedRequest")
-
-
-def test_a_skewed_clock_is_told_the_time(door: Door, admin: Hub) -> None:
-    key = door.key_of("writer", ALL)
-    server = Sent(key).for_server(door.url).server
-    for skew_ms in (-61_000, 61_000):
-        sent = Sent(key, skew_ms=skew_ms, server=server)
-        status, told = asked(door.url, sent.path, sent.body, Authorization=sent.header())
-        assert (status, told["error"]) == (401, "ClockSkewed")
-        assert abs(told["fields"]["now_ms"] - time.time() * 1000) < 10_000
-    assert admin.list_streams() == []
-    assert ClockSkewed(sent_ms=1, now_ms=2, limit_ms=3).now_ms == 2
+from tests.scenario.asking import Sent, asked
 
 
 def test_a_key_that_is_disabled_or_deleted_is_refused_soon(door: Door) -> None:
@@ -380,83 +245,13 @@ def test_refusals_are_counted_and_names_are_not_told_to_strangers(door: Door, ad
     asked(door.url, "/v1/hub/list_projects")
     with door.hub_of("guest") as hub, pytest.raises(AccessDenied):
         hub.describe_stream("orders")
-    _, text = asked(door.url, "/metrics", method="GET")
+    text = asked(door.url, "/metrics", method="GET")[1].decode()
     assert 'shoal_server_auth_failures_total{error="NotSignedIn"} 1.0' in text
     assert 'shoal_server_auth_failures_total{error="AccessDenied"} 1.0' in text
     assert "billing" not in text
     assert asked(door.url, "/readyz", method="GET")[1] == {"status": "ready"}
     with served(door.store_url, ServerOptions(port=0, open_metrics=True)) as open_one:
-        assert "billing" in asked(open_one, "/metrics", method="GET")[1]
-
-
-def test_a_change_of_server_is_survived_by_those_who_sign(door: Door) -> None:
-    key = door.key_of("writer", ALL)
-    server = open_server(door.store_url, ServerOptions(port=0), version="0").start()
-    port = int(server.url.rpartition(":")[2])
-    with shoal.connect(f"http://{key.key}:{key.secret}@127.0.0.1:{port}") as hub:
-        hub.create_stream("orders", shards=1)
-        server.stop()
-        server = open_server(door.store_url, ServerOptions(port=port), version="0").start()
-        hub.append("orders", 0, [b"a"])
-        assert hub.stats("orders").records == 1
-    server.stop()
-
-
-def test_a_balancer_that_spreads_requests_over_servers_is_survived(door: Door) -> None:
-    key = door.key_of("writer", ALL)
-    with (
-        served(door.store_url) as another,
-        balanced(door.url, another) as url,
-        shoal.connect(url.replace("http://", f"http://{key.key}:{key.secret}@")) as hub,
-    ):
-        hub.create_stream("orders", shards=1)
-        for number in range(6):
-            hub.append("orders", 0, [b"%d" % number])
-        assert hub.stats("orders").records == 6
-
-
-def test_a_client_whose_clock_is_wrong_signs_by_the_server_s(door: Door) -> None:
-    key = door.key_of("writer", ALL)
-    signer = Signer(key)
-    far_ms = time.time_ns() // 1_000_000 - 3_600_000
-    signer.set_clock(ClockSkewed(sent_ms=0, now_ms=far_ms, limit_ms=0))  # An hour behind, as it now believes.
-    host, _, port = door.url.removeprefix("http://").partition(":")
-    connection = Connection(host, int(port), None, signer)
-    answer = connection.exchange("/v1/hub/list_projects", "application/json", [b"{}"], 20)
-    connection.close()
-    assert answer.status == 200
-
-
-@contextmanager
-def balanced(*urls: str) -> Iterator[str]:
-    """Sends each request, of whatever connection, to the next server."""
-    turns = itertools.cycle(url.removeprefix("http://") for url in urls)
-
-    class Balancer(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            with closing(http.client.HTTPConnection(next(turns), timeout=20)) as connection:
-                connection.request("POST", self.path, body, dict(self.headers))
-                response = connection.getresponse()
-                answer = response.read()
-            self.send_response(response.status)
-            self.send_header("Content-Type", response.headers["Content-Type"])
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Says nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Balancer) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
+        assert b"billing" in asked(open_one, "/metrics", method="GET")[1]
 
 
 def test_a_transaction_needs_what_each_of_its_parts_needs(door: Door, admin: Hub) -> None:

@@ -1,8 +1,6 @@
 """A server as its operators and its users see it. What the calls mean, the contract says."""
 
 import json
-import socket
-import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,15 +14,15 @@ from shoal.core.errors import (
     InvalidInput,
     InvalidUrl,
     OffsetExpired,
-    StoreUnavailable,
     UnknownStream,
 )
 from shoal.core.lease import InstanceRow
 from shoal.native.calls import CALLS
 from shoal.server.options import ServerOptions
 from shoal.server.starting import open_server
+from shoal.testing.members import eventually
 from shoal.testing.serving import ServerProcess, served
-from tests.scenario.asking import asked
+from tests.scenario.asking import asked, figure
 
 
 @pytest.fixture
@@ -145,6 +143,25 @@ def test_what_was_fetched_ahead_is_not_read_once_it_has_been_removed(hub: Hub) -
         hub.read("orders", 0, 20, max_records=10)
 
 
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_who_reads_to_the_end_sees_what_was_appended_or_closed_before_it_came_there(
+    url: str, hub: Hub, is_closed: bool
+) -> None:
+    hub.create_stream("orders", shards=1)
+    for _ in range(3):
+        hub.append("orders", 0, [b"x"] * 10)
+    for offset in (0, 10):
+        batch = hub.read("orders", 0, offset, max_records=10)
+        assert batch.next_offset < batch.tail
+    eventually(lambda: figure(url, "reads_total") >= 3, "the last one is fetched ahead")
+    if is_closed:
+        hub.split_shard("orders", 0)
+    else:
+        hub.append("orders", 0, [b"news"])
+    batch = hub.read("orders", 0, 20, max_records=10)
+    assert (batch.next_offset, batch.tail, batch.end_of_shard) == (30, 30 if is_closed else 31, is_closed)
+
+
 @pytest.mark.parametrize("text", [None, "no certificate"])
 def test_a_certificate_that_cannot_be_used_is_refused_before_it_is_said_that_it_serves(
     sqlite_url: str, tmp_path: Path, text: str | None
@@ -155,29 +172,3 @@ def test_a_certificate_that_cannot_be_used_is_refused_before_it_is_said_that_it_
     options = ServerOptions(port=0, certificate=path, key=path)
     with pytest.raises(InvalidInput, match=r"certificate\.pem': it cannot be used with the key"):
         open_server(sqlite_url, options, version="1")
-
-
-def test_it_speaks_tls_by_option(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    made = subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=host"),
-            *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)),
-        ],
-        capture_output=True,
-        check=False,
-    )
-    if made.returncode:
-        pytest.skip("there is no openssl to make a certificate with")
-    options = ServerOptions(port=0, certificate=certificate, key=key, head_s=2)
-    with served(sqlite_url, options) as url:
-        assert url.startswith("https://")
-        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=10) as silent:
-            assert silent.recv(1) == b""  # Who does not begin with TLS is cut off, as who sends no head is.
-        with pytest.raises(StoreUnavailable, match="certificate"):
-            shoal.connect(url)
-        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        with shoal.connect(url) as hub:
-            hub.create_stream("orders", shards=1)
-            hub.append("orders", 0, [b"x" * 100_000])
-            assert len(hub.read("orders", 0, 0)) == 1

@@ -2,7 +2,9 @@
 and more of them than it takes.
 """
 
+import gc
 import json
+import re
 import select
 import socket
 import sqlite3
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import shoal
 from shoal.core.errors import StoreUnavailable
 from shoal.core.lease import Change, ChangeKind, LeaseRow
 from shoal.core.limits import SHARDS_MAX
@@ -26,8 +29,8 @@ from shoal.testing.members import eventually
 from shoal.testing.serving import served
 
 ANSWER_S = 5.0
-CALL = b"POST /v1/hub/list_projects HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
-HEALTH = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
+CALL = b"POST /v1/hub/list_projects HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.fixture
@@ -63,11 +66,25 @@ def heard(sock: socket.socket, until: bytes = b"\r\n\r\n") -> bytes:
 def test_head_is_answered_at_once_without_a_body_and_the_connection_goes_on(url: str, path: str) -> None:
     with closing(dialled(url)) as sock:
         for method in ("HEAD", "GET"):
-            sock.sendall(f"{method} {path} HTTP/1.1\r\nHost: proj.a.test\r\n\r\n".encode())
+            sock.sendall(f"{method} {path} HTTP/1.1\r\nHost: proj.localhost\r\n\r\n".encode())
             head, _, body = heard(sock).partition(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 "), head
             assert b"x-request-id: " in head
             assert bool(body) == (method == "GET")
+
+
+def test_requests_that_were_answered_are_no_garbage_to_be_searched_for(url: str) -> None:
+    count = 200
+    with closing(dialled(url)) as sock:
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(count):
+                sock.sendall(HEALTH)
+                assert b" 200 " in heard(sock)
+            assert gc.collect() < count
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize("sent", [b"", b"{", b"{" + b" " * 100_000])
@@ -137,7 +154,7 @@ def test_the_health_of_a_server_is_told_also_when_there_is_no_room_for_more(stor
             assert b" 503 " in heard(silent)
         with closing(dialled(url)) as sock:
             sock.sendall(
-                b"POST /logstores/s/shards/lb HTTP/1.1\r\nHost: p.a.test\r\nContent-Length: 2\r\n\r\nab"
+                b"POST /logstores/s/shards/lb HTTP/1.1\r\nHost: p.localhost\r\nContent-Length: 2\r\n\r\nab"
             )
             head, _, body = heard(sock, b"never").partition(b"\r\n\r\n")
             assert b" 503 " in head
@@ -149,9 +166,9 @@ def test_the_health_of_a_server_is_told_also_when_there_is_no_room_for_more(stor
     ("target", "header"),
     [
         (b"/logstores/store", b"X: y"),
-        (b"http://proj.a.test/logstores", b"X: y"),
+        (b"http://proj.localhost/logstores", b"X: y"),
         (b"/", b"x-log-apiversion: 0.6.0"),
-        (b"http://proj.a.test", b"x-log-date: Mon, 16 Nov 2026 04:00:00 GMT"),
+        (b"http://proj.localhost", b"x-log-date: Mon, 16 Nov 2026 04:00:00 GMT"),
         (b"/", b"Authorization: LOG id:c2ln"),
         (b"/", b"Authorization: SLS4-HMAC-SHA256 Credential=id"),
     ],
@@ -161,7 +178,9 @@ def test_what_is_no_request_of_an_aliyun_client_is_answered_in_their_form(
 ) -> None:
     lengths = b"Content-Length: 3\r\nContent-Length: 4\r\n"
     with closing(dialled(url)) as sock:
-        sock.sendall(b"POST " + target + b" HTTP/1.1\r\nHost: proj.a.test\r\n" + header + b"\r\n" + lengths)
+        sock.sendall(
+            b"POST " + target + b" HTTP/1.1\r\nHost: proj.localhost\r\n" + header + b"\r\n" + lengths
+        )
         sock.sendall(b"\r\nabcd")
         head, _, body = heard(sock, b"never").partition(b"\r\n\r\n")
     assert b"HTTP/1.1 400 " in head
@@ -211,12 +230,12 @@ def test_one_client_holds_a_half_of_what_a_server_takes_and_one_request_alone_al
     [
         b"NONSENSE\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
         b"CONNECT a:80 HTTP/1.1\r\nHost: a:80\r\n\r\n",
-        b"GET http://proj.a.test HTTP/1.1\r\nHost: proj.a.test\r\n\r\n",
-        b"GET /healthz HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+        b"GET http://proj.localhost HTTP/1.1\r\nHost: proj.localhost\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
         b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\nGET /readyz HTTP/1.1\r\nHost: a\r\n\r\nNONSENSE\r\n\r\n",
-        b"GET /healthz HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: %b"
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: %b"
         % (b"y" * 300_000),
     ],
 )
@@ -232,16 +251,54 @@ def test_what_is_no_request_is_answered_as_other_errors_are_counted_and_not_logg
         assert told["error"] == "InvalidInput"
         assert f"x-request-id: {told['request']}".encode() in head
     with closing(dialled(url)) as sock:
-        sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert b'shoal_server_requests_total{call="malformed",status="400"} 1.0' in heard(sock, b"never")
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("sent", "statuses"),
+    [
+        (HEALTH + b"NONSENSE\r\n\r\n", [200, 400]),
+        (HEALTH + CALL % 2 + b"{}" + HEALTH + b"\0", [200, 200, 200, 400]),
+        (
+            HEALTH + b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+            [200, 400],
+        ),
+        (b"HEAD" + HEALTH[3:] + b"NONSENSE\r\n\r\n", [200, 400]),
+        (HEALTH[:-2] + b"Connection: close\r\n\r\n" + b"NONSENSE\r\n\r\n", [200]),
+        (CALL % 3 + b"{}" + HEALTH + HEALTH, [400, 400]),
+    ],
+)
+def test_requests_that_came_whole_are_answered_before_what_is_none(
+    url: str, sent: bytes, statuses: list[int]
+) -> None:
+    for cut in (len(sent), len(sent) // 2):
+        with closing(dialled(url)) as sock:
+            for part in (sent[:cut], sent[cut:]):
+                sock.sendall(part)
+                time.sleep(0.02)
+            answer = heard(sock, b"never")
+        assert [int(line[9:12]) for line in re.findall(rb"HTTP/1.1 \d+", answer)] == statuses
+
+
+def test_one_that_waits_is_answered_before_what_is_no_request(url: str) -> None:
+    body = b'{"name":"orders","shard":0,"offset":0,"limits":{"wait_s":30}}'
+    with shoal.connect(url) as hub, closing(dialled(url)) as sock:
+        hub.create_stream("orders", shards=1)
+        sock.sendall(CALL.replace(b"list_projects", b"read") % len(body) + body + b"NONSENSE\r\n\r\n")
+        eventually(lambda: b"shoal_server_waiting 1.0" in got(url, "/metrics"), "it waits")
+        assert not readable(sock)
+        hub.append("orders", 0, [b"news"])
+        answer = heard(sock, b"never")
+    assert [int(line[9:12]) for line in re.findall(rb"HTTP/1.1 \d+", answer)] == [200, 400]
 
 
 @pytest.mark.parametrize("path", ["/v1/hub/list_projects", "/logstores", "/logstores/a/consumergroups"])
 def test_only_calls_that_carry_batches_may_be_large(url: str, path: str) -> None:
     with closing(dialled(url)) as sock:
         size = PLAIN_BYTES_MAX + 1
-        head = f"POST {path} HTTP/1.1\r\nHost: proj.a.test\r\nContent-Length: {size}\r\n\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: proj.localhost\r\nContent-Length: {size}\r\n\r\n"
         sock.sendall(head.encode() + b" " * size)
         assert f"over the limit of {PLAIN_BYTES_MAX} bytes".encode() in heard(sock)
 
@@ -299,7 +356,7 @@ def test_a_file_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
 def got(url: str, path: str) -> bytes:
     """All of the answer."""
     with closing(dialled(url)) as sock:
-        sock.sendall(f"GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode())
+        sock.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         return b"".join(iter(lambda: sock.recv(65_536), b""))
 
 

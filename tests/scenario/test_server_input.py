@@ -108,6 +108,22 @@ def test_an_append_of_what_is_no_batch_stores_nothing(url: str, hub: Hub) -> Non
     assert [record.value for record in hub.read("orders", 0, 0)] == [b"x"]
 
 
+def test_a_label_that_came_before_is_held_against_its_own_body_and_what_there_is_now(
+    url: str, hub: Hub
+) -> None:
+    hub.create_stream("orders", shards=1)
+    layout = Layout(None)
+    good = layout.encode(fit_records(layout, [b"x"], [None], [1], None), Compression.LZ4)[1]
+    body = append_body(hub, "orders", good)
+    for _ in range(2):
+        assert asked(url, "/v1/hub/append", body, content_type=CONTENT_TYPE)[0] == 200
+        for wrong in (body + b"x", body[:-1]):
+            assert asked(url, "/v1/hub/append", wrong, content_type=CONTENT_TYPE)[0] == 400
+    hub.delete_stream("orders")
+    status, told = asked(url, "/v1/hub/append", body, content_type=CONTENT_TYPE)
+    assert (status, [one["error"] for one in told]) == (200, ["UnknownStream"])
+
+
 def test_a_body_that_is_too_large_or_encoded_is_not_read(url: str, hub: Hub) -> None:
     status, told = asked(url, "/v1/hub/list_projects", b" " * 2_000_001)
     assert (status, told["error"], told["fields"]["limit"]) == (413, "TooLarge", 2_000_000)
@@ -118,7 +134,9 @@ def test_a_body_that_is_too_large_or_encoded_is_not_read(url: str, hub: Hub) -> 
     assert (status, told["error"]) == (415, "InvalidInput")
     host, _, port = url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), 10) as sock:
-        sock.sendall(b"POST /v1/hub/list_projects HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+        sock.sendall(
+            b"POST /v1/hub/list_projects HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
         for _ in range(30):  # Chunk after chunk, without a length, past the limit of 2 MB; the rest is taken.
             sock.sendall(b"186A0\r\n" + b" " * 100_000 + b"\r\n")
         assert sock.recv(200).startswith(b"HTTP/1.1 413 ")
@@ -128,8 +146,8 @@ def test_a_body_that_is_too_large_or_encoded_is_not_read(url: str, hub: Hub) -> 
 @pytest.mark.parametrize(
     "sent",
     [
-        b"POST /v1/hub/list_projects HTTP/1.1\r\nHost: a\r\n",
-        b"POST /v1/hub/list_projects HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{",
+        b"POST /v1/hub/list_projects HTTP/1.1\r\nHost: localhost\r\n",
+        b"POST /v1/hub/list_projects HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{",
         b"",
     ],
 )
@@ -151,8 +169,8 @@ def test_a_client_that_sends_slowly_is_cut_off_and_keeps_nobody_waiting(
     [
         b"NONSENSE\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
-        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost : a\r\n\r\n",
         b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\n\r\n",
     ],

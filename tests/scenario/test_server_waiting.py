@@ -72,7 +72,7 @@ def test_who_waits_takes_no_thread_and_the_limit_of_those_is_kept(sqlite_url: st
         hub.create_stream("orders", shards=1)
         host, _, port = url.removeprefix("http://").partition(":")
         body = b'{"name":"orders","shard":0,"offset":0,"limits":{"wait_s":30}}'
-        head = b"POST /v1/hub/read HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
+        head = b"POST /v1/hub/read HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
         waiting = [stack.enter_context(socket.create_connection((host, int(port)), 20)) for _ in range(60)]
         for sock in waiting:
             sock.sendall(head + body)
@@ -101,7 +101,7 @@ def test_one_client_that_has_all_places_to_wait_leaves_one_to_another(sqlite_url
     ):
         hub.create_stream("orders", shards=1)
         body = b'{"name":"orders","shard":0,"offset":0,"limits":{"wait_s":30}}'
-        head = b"POST /v1/hub/read HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
+        head = b"POST /v1/hub/read HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
 
         def waiting(address: str) -> socket.socket:
             sock = stack.enter_context(socket.socket())
@@ -152,7 +152,7 @@ def test_five_hundred_consumers_that_wait_and_beat_cost_little(sqlite_url: str) 
             shard = {"type": "ShardEnd", "stream_id": stream_id, "shard": number % 8}
             view = {"type": "MemberView", "group_id": one.joined.group_id, "incarnation": one.incarnation}
             body = json.dumps({"places": [[shard, 0], [view, one.seen]], "wait_for_s": 30}).encode()
-            head = b"POST /v1/hub/watch HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
+            head = b"POST /v1/hub/watch HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
             sock = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 20))
             sock.sendall(head + body)
 
@@ -214,7 +214,7 @@ def test_who_does_not_take_its_answers_keeps_nobody_waiting_and_holds_only_so_mu
         for _ in range(4):
             hub.append("orders", 0, [os.urandom(900_000) for _ in range(4)])
         body = b'{"name":"orders","shard":0,"offset":0,"limits":{"max_bytes":14000000}}'
-        head = b"POST /v1/hub/read HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
+        head = b"POST /v1/hub/read HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
 
         def reader(address: str) -> socket.socket:
             sock = stack.enter_context(socket.socket())

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote
 from shoal.remote.signing import Credentials
 from shoal.server.sls.signature import Signed, signature_v1
 
-HOST = "proj.loghub.test"
+HOST = "proj.localhost"
 
 
 def told(

@@ -11,7 +11,7 @@ import pytest
 
 from shoal import Hub
 from shoal.remote.signing import Credentials
-from shoal.server.access import CACHE_S
+from shoal.server.keys import CACHE_S
 from shoal.server.options import ServerOptions
 from shoal.server.sealing import VARIABLE, new_master_key
 from shoal.server.sls.records import SCHEMA
@@ -154,15 +154,15 @@ def test_names_that_stand_in_the_body_or_the_host_are_those_that_are_checked(doo
     assert ann.asked("POST", "/logstores", b'{"logstoreName":"theirs"}') == DENIED
     assert ann.asked("POST", "/logstores", b'{"logstoreName":"mine","logstoreName":"theirs"}') == DENIED
     assert ann.asked("POST", "/logstores", b'{"logstoreName":"mine/x"}') == (400, "ParameterInvalid")
-    assert ann.asked("POST", "/logstores", b'{"logstoreName":"mine"}', host="other.loghub.test") == DENIED
-    assert ann.asked("POST", "/", b'{"projectName":"theirs"}', host="mine.loghub.test") == DENIED
+    assert ann.asked("POST", "/logstores", b'{"logstoreName":"mine"}', host="other.localhost") == DENIED
+    assert ann.asked("POST", "/", b'{"projectName":"theirs"}', host="mine.localhost") == DENIED
     assert ann.asked("POST", "/logstores/store/consumergroups", b'{"consumerGroup":"theirs"}') == DENIED
     assert ann.asked("GET", "/logstores/mine%2F..%2Fstore/shards") == (400, "ParameterInvalid")
-    assert ann.asked("GET", "/logstores/store", host="loghub.test") == DENIED
+    assert ann.asked("GET", "/logstores/store", host="localhost") == DENIED
     assert seen(admin) == before
     assert ann.asked("POST", "/logstores", b'{"logstoreName":"mine","shardCount":1}') == (200, "")
     assert ann.asked("POST", "/logstores/store/consumergroups", b'{"consumerGroup":"mine"}') == (200, "")
-    assert ann.asked("POST", "/", b'{"projectName":"mine"}', host="theirs.loghub.test") == (200, "")
+    assert ann.asked("POST", "/", b'{"projectName":"mine"}', host="theirs.localhost") == (200, "")
 
 
 def test_lists_show_what_may_be_seen_and_deny_wins(door: Door, admin: Hub) -> None:
@@ -174,12 +174,12 @@ def test_lists_show_what_may_be_seen_and_deny_wins(door: Door, admin: Hub) -> No
         f'["{PROJECT}/logstore/secret", "{STORE}/consumergroup/secret"]}}]}}'
     )
     ann = user(door, "ann", allowed(("log:*", f"{PROJECT}*")), deny)
-    projects = ann.told("GET", "/", host="loghub.test")[1]
+    projects = ann.told("GET", "/", host="localhost")[1]
     assert ([one["projectName"] for one in projects["projects"]], projects["total"]) == (["proj"], 1)
     assert ann.told("GET", "/logstores")[1] == {"count": 1, "total": 1, "logstores": ["store"]}
     assert [one["name"] for one in ann.told(*REQUESTS["list_groups"])[1]] == ["g"]
     assert ann.asked("GET", "/logstores/secret") == DENIED
-    assert ann.asked("GET", "/logstores", host="other.loghub.test") == DENIED
+    assert ann.asked("GET", "/logstores", host="other.localhost") == DENIED
 
 
 def test_the_documents_policy_lets_a_group_be_updated_to_what_it_is_alone(door: Door, admin: Hub) -> None:

@@ -113,8 +113,8 @@ def test_a_host_that_comes_twice_and_a_target_with_a_scheme(hub: Hub, url: str) 
             sock.sendall(head.encode())
             return sock.recv(65_536)
 
-    twice = told("GET /logstores HTTP/1.1\r\nHost: proj.a.test\r\nHost: other.a.test\r\n\r\n")
+    twice = told("GET /logstores HTTP/1.1\r\nHost: proj.localhost\r\nHost: other.localhost\r\n\r\n")
     assert twice.startswith(b"HTTP/1.1 400")
-    absolute = told("GET http://proj.a.test:80/logstores HTTP/1.1\r\nHost: proj.a.test\r\n\r\n")
+    absolute = told("GET http://proj.localhost:80/logstores HTTP/1.1\r\nHost: proj.localhost\r\n\r\n")
     assert absolute.startswith(b"HTTP/1.1 200")
     assert b'"store"' in absolute

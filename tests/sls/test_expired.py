@@ -37,7 +37,7 @@ def asked(url: str, method: str, path: str, body: Any = None) -> tuple[dict[str,
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=20)
     try:
         sent = b"" if body is None else json.dumps(body).encode()
-        connection.request(method, PATH + path, sent, {"Host": "proj.loghub.test"})
+        connection.request(method, PATH + path, sent, {"Host": "proj.localhost"})
         answer = connection.getresponse()
         told = answer.read()
         assert answer.status == 200, told

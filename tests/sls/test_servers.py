@@ -40,7 +40,7 @@ def ask(sqlite_url: str) -> Iterator[Ask]:
                 http.client.HTTPConnection(urls[0].removeprefix("http://"), timeout=20)
             ) as connection:
                 sent = b"" if body is None else json.dumps(body).encode()
-                headers = {"Host": "proj.loghub.test", "User-Agent": AGENT}
+                headers = {"Host": "proj.localhost", "User-Agent": AGENT}
                 connection.request(method, "/logstores/store" + path, sent, headers)
                 answer = connection.getresponse()
                 told = answer.read()

@@ -35,7 +35,7 @@ def request(chance: random.Random, version: str) -> dict[str, Any]:
         "query": {f"k{i}": chance.choice(WORDS) for i in range(chance.randrange(4))},
         "body": chance.choice(["", "{}", "组" * 9]),
         "headers": {
-            "Host": "proj.loghub.test",
+            "Host": "proj.localhost",
             "User-Agent": "x",
             **chance.choice([{}, {"Content-Type": "application/json"}]),
             **chance.choice([{}, {"x-log-apiversion": "0.6.0", "x-log-bodyrawsize": "12"}]),

@@ -103,3 +103,24 @@ def test_times_outside_the_years_and_headers_without_bytes_are_refused() -> None
     headers = BATCH.set_column(place, BATCH.schema.field(place), empty)
     with pytest.raises(InvalidInput, match="headers"):
         accepted(LAYOUT, 1, memoryview(LAYOUT.encode(headers, Compression.NONE)[1]))
+
+
+def test_what_is_remembered_of_one_batch_lets_no_other_in() -> None:
+    number, payload = LAYOUT.encode(TINY, Compression.LZ4)
+    for _ in range(2):
+        assert accepted(LAYOUT, number, memoryview(payload)).equals(TINY)
+        for message in (payload[:-8] + bytes(8), payload[:-16]):
+            with pytest.raises(InvalidInput, match="not as long as it says"):
+                accepted(LAYOUT, number, signed(message))
+
+
+def test_what_a_compressed_buffer_claims_is_looked_up_in_each_batch_anew() -> None:
+    number, payload = LAYOUT.encode(BATCH, Compression.ZSTD)
+    assert accepted(LAYOUT, number, memoryview(payload)).equals(BATCH)
+    message = bytearray(payload[:-8])
+    body = 8 + struct.unpack_from("<i", message, 4)[0]
+    claimed = next(at for at in range(body, len(message), 8) if struct.unpack_from("<q", message, at)[0] > 0)
+    for claims, error in ((4 * BATCH_BYTES_MAX, TooLarge), (-2, InvalidInput)):
+        struct.pack_into("<q", message, claimed, claims)
+        with pytest.raises(error):
+            accepted(LAYOUT, number, signed(bytes(message)))

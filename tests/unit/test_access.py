@@ -1,9 +1,9 @@
 """Policies, the window of signed requests, and what a server believes of keys and hosts."""
 
-import asyncio
 import json
 import re
-from collections.abc import Callable
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,7 @@ from shoal.native.calls import CALLS
 from shoal.native.forms import TransactLabel
 from shoal.native.needs import NEEDS, needs_of
 from shoal.ports import ProducerLife
-from shoal.server.access import Access
 from shoal.server.options import ServerOptions
-from shoal.store.sql.store import SQLStore
 from shoal.wire.policies import parse_policy, policy_text
 from shoal.wire.signing import digest_of, header_of, is_right, parse_header
 
@@ -250,7 +248,7 @@ def test_no_nonce_is_taken_twice_whatever_the_clock_does(steps: list[tuple[int, 
         date_ms = now_ms + skew * 1000
         request = (f"n{number}", date_ms)
         try:
-            nonces.take(*request, now_ms)
+            nonces.take(*request, now_ms, f"u{number % 2}")
         except (ReplayedRequest, ClockSkewed):
             continue
         assert abs(skew) * 1000 <= SIGNED_MS
@@ -259,12 +257,35 @@ def test_no_nonce_is_taken_twice_whatever_the_clock_does(steps: list[tuple[int, 
 
 
 def test_what_is_too_old_to_be_taken_is_forgotten_and_the_rest_is_bounded() -> None:
-    nonces = Nonces(limit=3)
+    nonces = Nonces(limit=6)
     for number in range(3):
         nonces.take(f"n{number}", 1_000_000, 1_000_000)
     with pytest.raises(StoreBusy):
         nonces.take("n3", 1_000_000, 1_000_000)
     nonces.take("n3", 1_100_000, 1_100_000)
+    assert len(nonces) == 1
+
+
+def test_no_user_is_refused_for_the_nonces_of_others_and_all_together_are_bounded() -> None:
+    limit, users = 120, [f"u{number}" for number in range(10)]
+    nonces, taken = Nonces(limit=limit), Counter[str]()
+
+    def fill(user: str, most: int) -> None:
+        with suppress(StoreBusy):
+            for number in range(most):
+                nonces.take(f"{user}:{taken[user]}:{number}", 1_000_000, 1_000_000, user)
+                taken[user] += 1
+
+    fill("u0", 1000)
+    assert taken["u0"] == limit // 2
+    fill("u1", 1000)
+    for user in users[2:]:
+        fill(user, limit // len(users))
+        assert taken[user] == limit // len(users)
+    for user in users:
+        fill(user, 1000)
+    assert len(nonces) == taken.total() <= 2 * limit
+    nonces.take("next", 1_100_000, 1_100_000, "u0")
     assert len(nonces) == 1
 
 
@@ -288,22 +309,3 @@ def test_a_host_is_this_machine_by_its_address_and_not_by_how_its_name_begins() 
         assert ServerOptions(host=host).is_loopback
     for host in ("127.evil.example", "127.0.0.1.evil.example", "::", "10.0.0.1", "127.0.0"):
         assert not ServerOptions(host=host).is_loopback
-
-
-def test_an_id_that_no_key_has_is_looked_up_once_in_a_while(tmp_path: Path) -> None:
-    looked: list[object] = []
-
-    async def run(function: Callable[..., Any], *arguments: Any) -> Any:
-        looked.append(arguments)
-        return function(*arguments)
-
-    async def ask(access: Access) -> None:
-        for key in ("made-up", "made-up", "other", "made-up"):
-            assert await access.known(key, run) is None
-
-    store = SQLStore.open(f"sqlite:///{tmp_path / 'shoal.db'}")
-    try:
-        asyncio.run(ask(Access(store.access, None, identity="x")))
-    finally:
-        store.close()
-    assert looked == [("made-up",), ("other",)]

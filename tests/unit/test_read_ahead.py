@@ -38,6 +38,10 @@ class Log:
         assert self.gate.wait(10)
         return f"from {wanted.offset}"
 
+    def renewed(self, wanted: Wanted, batch: Any) -> Any:
+        assert batch == f"from {wanted.offset}"
+        return f"{batch}, the last"
+
 
 def at(offset: int) -> Wanted:
     return Wanted(ORDERS, 0, offset, LIMITS)
@@ -45,7 +49,7 @@ def at(offset: int) -> Wanted:
 
 def test_two_are_fetched_ahead_once_two_reads_have_followed_one_another() -> None:
     log = Log()
-    ahead: Any = ReadAhead(log.read)
+    ahead: Any = ReadAhead(log.read, log.renewed)
     assert ahead.read(at(0)) == "from 0"
     time.sleep(0.05)
     assert log.read_at == [0]
@@ -59,7 +63,7 @@ def test_two_are_fetched_ahead_once_two_reads_have_followed_one_another() -> Non
 
 def test_the_next_is_asked_for_before_the_last_is_unpacked() -> None:
     log = Log()
-    ahead: Any = ReadAhead(log.read)
+    ahead: Any = ReadAhead(log.read, log.renewed)
     ahead.read(at(0))
     log.gate.clear()
     reader = threading.Thread(target=ahead.read, args=(at(10),))
@@ -72,7 +76,7 @@ def test_the_next_is_asked_for_before_the_last_is_unpacked() -> None:
 
 def test_after_one_large_read_one_is_fetched_ahead() -> None:
     log = Log(size=LARGE)
-    ahead: Any = ReadAhead(log.read)
+    ahead: Any = ReadAhead(log.read, log.renewed)
     ahead.read(at(0))
     eventually(lambda: log.read_at == [0, 10], "one ahead")
     time.sleep(0.05)
@@ -81,16 +85,15 @@ def test_after_one_large_read_one_is_fetched_ahead() -> None:
 
 def test_everything_is_read_once_and_nothing_beyond_the_end() -> None:
     log = Log(batches=30, size=LARGE)
-    ahead: Any = ReadAhead(log.read)
-    assert [ahead.read(at(offset)) for offset in range(0, 300, 10)] == [
-        f"from {offset}" for offset in range(0, 300, 10)
-    ]
+    ahead: Any = ReadAhead(log.read, log.renewed)
+    read = [ahead.read(at(offset)) for offset in range(0, 300, 10)]
+    assert read == [*(f"from {offset}" for offset in range(0, 290, 10)), "from 290, the last"]
     assert sorted(log.read_at) == list(range(0, 300, 10))
 
 
 def test_what_failed_ahead_is_asked_for_again_and_the_reader_is_told() -> None:
     log = Log()
-    ahead: Any = ReadAhead(log.read)
+    ahead: Any = ReadAhead(log.read, log.renewed)
     ahead.read(at(0))
     ahead.read(at(10))
     eventually(lambda: 30 in log.read_at, "two ahead")
@@ -103,7 +106,7 @@ def test_what_failed_ahead_is_asked_for_again_and_the_reader_is_told() -> None:
 
 def test_what_is_old_or_forgotten_is_not_used() -> None:
     log = Log()
-    ahead: Any = ReadAhead(log.read)
+    ahead: Any = ReadAhead(log.read, log.renewed)
     ahead.read(at(0))
     ahead.read(at(10))
     eventually(lambda: 30 in log.read_at, "two ahead")
@@ -119,7 +122,7 @@ def test_what_is_old_or_forgotten_is_not_used() -> None:
 
 def test_readers_who_never_come_back_are_not_kept() -> None:
     log = Log(size=LARGE)
-    ahead: Any = ReadAhead(log.read)
+    ahead: Any = ReadAhead(log.read, log.renewed)
     for shard in range(100):
         ahead.read(Wanted(ORDERS, shard, 0, LIMITS))
     eventually(lambda: len(log.read_at) == 200, "one ahead for each")
@@ -135,7 +138,7 @@ def test_where_no_thread_can_be_had_nothing_is_fetched_ahead_and_nobody_waits_fo
         raise RuntimeError("can't start new thread")
 
     log = Log()
-    ahead: Any = ReadAhead(log.read)
+    ahead: Any = ReadAhead(log.read, log.renewed)
     monkeypatch.setattr(threading.Thread, "start", refused)
     for offset in (0, 10, 20, 30):
         assert ahead.read(at(offset)) == f"from {offset}"

@@ -6,72 +6,53 @@ import gc
 import json
 import logging
 import time
-from pathlib import Path
-from typing import Annotated, Final
 
 import typer
 
 from shoal import __version__
 from shoal.cli import output
 from shoal.cli.options import DEFAULT_HUB, LeasesUrl
+from shoal.cli.serve_options import (
+    PORT,
+    AllowAnyone,
+    Certificate,
+    CertificateKey,
+    GroupsPerStream,
+    Listen,
+    LogLevel,
+    MaxBody,
+    MaxConnections,
+    MaxRate,
+    MaxWaiting,
+    OpenMetrics,
+    SlsHosts,
+    StopTimeout,
+    StoreUrl,
+    Traces,
+)
 from shoal.cli.values import parse_duration, parse_size
 from shoal.core.errors import InvalidInput, MissingPackage
 from shoal.core.limits import GROUPS_PER_STREAM
 
-_PORT: Final = 7400
-
 
 def serve(
     *,
-    store: Annotated[
-        str,
-        typer.Option(
-            envvar="SHOAL_STORE", metavar="URL", help="sqlite:///file.db, postgresql://…, mysql://…"
-        ),
-    ] = DEFAULT_HUB,
-    listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where to be reached.")
-    ] = f"127.0.0.1:{_PORT}",
-    allow_anyone: Annotated[
-        bool,
-        typer.Option(
-            "--allow-anyone",
-            help="Listen beyond this machine although no user is defined: anyone may do anything.",
-        ),
-    ] = False,
-    open_metrics: Annotated[
-        bool,
-        typer.Option("--open-metrics", help="Show groups' lag at /metrics also where users are defined."),
-    ] = False,
-    tls_certificate: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Speak TLS, with this certificate (PEM).")
-    ] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="The key of that certificate.")] = None,
-    max_body: Annotated[str, typer.Option(metavar="SIZE", help="The largest request.")] = "32MB",
-    max_connections: Annotated[int, typer.Option(metavar="N", help="Connections at once.")] = 4000,
-    max_waiting: Annotated[int, typer.Option(metavar="N", help="Requests that wait at once.")] = 2000,
-    max_rate: Annotated[
-        int, typer.Option(metavar="N", help="Requests a second of one user, or from one address.")
-    ] = 10_000,
-    stop_timeout: Annotated[
-        str, typer.Option(metavar="TIME", help="What is in flight may take so long when told to stop.")
-    ] = "20s",
-    groups_per_stream: Annotated[
-        int, typer.Option(metavar="N", help="Groups that one stream may have.")
-    ] = GROUPS_PER_STREAM,
-    sls_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="A name of this server, before which Aliyun's clients put a project. May be repeated.",
-        ),
-    ] = None,
+    store: StoreUrl = DEFAULT_HUB,
+    listen: Listen = f"127.0.0.1:{PORT}",
+    allow_anyone: AllowAnyone = False,
+    open_metrics: OpenMetrics = False,
+    tls_certificate: Certificate = None,
+    tls_key: CertificateKey = None,
+    max_body: MaxBody = "32MB",
+    max_connections: MaxConnections = 4000,
+    max_waiting: MaxWaiting = 2000,
+    max_rate: MaxRate = 10_000,
+    stop_timeout: StopTimeout = "20s",
+    groups_per_stream: GroupsPerStream = GROUPS_PER_STREAM,
+    sls_host: SlsHosts = None,
     leases: LeasesUrl = None,
-    traces: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Send traces to a collector, such as http://host:4318/v1/traces."),
-    ] = None,
-    log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
+    traces: Traces = None,
+    log_level: LogLevel = "info",
 ) -> None:
     """Keep a hub for other machines: `shoal.connect("http://host:7400")`.
 
@@ -102,23 +83,24 @@ def serve(
     )
     _log_as_json(log_level)
     give_back_memory()
-    room = room_for(options.connections_max)
-    if room < options.connections_max:
-        output.note(f"room for about {room} connections: raise the limit of open files (ulimit -Hn)")
-    server = open_server(
-        store,
-        options,
-        version=__version__,
-        allow_anyone=allow_anyone,
-        groups_per_stream=groups_per_stream,
-        leases=leases,
-    )
-    who = "this machine alone" if options.is_loopback else "anyone who reaches it"
-    users = "keys are asked for" if server.has_users else "no user is defined"
-    typer.echo(f"shoal {__version__} serves {who} at {server.url}; {users}", err=True)
+    _tell_room(room_for(max_connections), max_connections)
+    settings = {"groups_per_stream": groups_per_stream, "leases": leases}
+    server = open_server(store, options, version=__version__, allow_anyone=allow_anyone, **settings)
+    _tell_where(server.url, is_loopback=options.is_loopback, has_users=server.has_users)
     _spare_the_collector()
     server.run()
     typer.echo("stopped", err=True)
+
+
+def _tell_room(room: int, wanted: int) -> None:
+    if room < wanted:
+        output.note(f"room for about {room} connections: raise the limit of open files (ulimit -Hn)")
+
+
+def _tell_where(url: str, *, is_loopback: bool, has_users: bool) -> None:
+    who = "this machine alone" if is_loopback else "anyone who reaches it"
+    users = "keys are asked for" if has_users else "no user is defined"
+    typer.echo(f"shoal {__version__} serves {who} at {url}; {users}", err=True)
 
 
 def _spare_the_collector() -> None:
@@ -132,9 +114,9 @@ def _spare_the_collector() -> None:
 def _place(listen: str) -> tuple[str, int]:
     host, colon, port = listen.rpartition(":")
     if not colon:
-        host, port = listen, str(_PORT)
+        host, port = listen, str(PORT)
     if not host or not port.isdigit():
-        raise InvalidInput("listen", listen, f"HOST:PORT, such as 127.0.0.1:{_PORT}")
+        raise InvalidInput("listen", listen, f"HOST:PORT, such as 127.0.0.1:{PORT}")
     return host.strip("[]"), int(port)
 
 

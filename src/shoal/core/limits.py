@@ -188,4 +188,5 @@ SLS_SIGNED_MS: Final = 900_000
 so that there is no nonce: within this time such a request can be replayed."""
 
 NONCES_MAX: Final = 1_000_000
-"""Nonces that a server remembers, at about 100 bytes each: 8,000 requests a second for twice that time."""
+"""Nonces that a server remembers, at about 100 bytes each. One user may have a half of them: 8,000 requests a
+second for that time. Users who have less than their share are taken beyond it: twice as many at worst."""

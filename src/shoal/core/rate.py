@@ -34,6 +34,11 @@ class Rates:
             self._forget(now_s)
         self._even_s[client] = even_s + 1 / self._rate
 
+    def give_back(self, client: str) -> None:
+        """A request that was taken, and is not to count."""
+        if client in self._even_s:
+            self._even_s[client] -= 1 / self._rate
+
     def _forget(self, now_s: float) -> None:
         """Those who have asked for nothing of late; if all have, all: nobody is refused for the others."""
         kept = {client: even_s for client, even_s in self._even_s.items() if even_s > now_s}

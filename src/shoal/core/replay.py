@@ -19,11 +19,18 @@ def check_date(date_ms: int, now_ms: int, limit_ms: int = SIGNED_MS) -> None:
 
 
 class Nonces:
-    """Those that were seen, in slices by the time at which their requests are too old anyway."""
+    """Those that were seen, in slices by the time at which their requests are too old anyway.
+
+    One user may have a half of the room. When there is none left, users who have less than an even share of
+    it are taken all the same, so that nobody is refused for what others do: at worst, twice the limit.
+    """
 
     def __init__(self, limit: int = NONCES_MAX) -> None:
         self._limit = limit
-        self._slices: dict[int, set[str]] = {}
+        self._slices: dict[int, dict[str, set[str]]] = {}
+        """By user in each."""
+        self._of: dict[str, int] = {}
+        """How many of each user are remembered."""
         self._count = 0
         self._oldest = 0
         """What is before this slice is forgotten, and refused also if the clock is set back."""
@@ -36,19 +43,22 @@ class Nonces:
         server then begins anew, under another name."""
         return now_ms // _SLICE_MS <= self._oldest
 
-    def take(self, nonce: str, date_ms: int, now_ms: int) -> None:
-        """Remember it, or refuse the request."""
+    def take(self, nonce: str, date_ms: int, now_ms: int, user: str = "") -> None:
+        """Remember it, or refuse the request. The same nonce is always the same user's."""
         check_date(date_ms, now_ms)
         self._forget(now_ms)
         # The same request has the same date, and so comes to the same slice.
         if date_ms // _SLICE_MS < self._oldest:
             raise ClockSkewed(sent_ms=date_ms, now_ms=now_ms, limit_ms=SIGNED_MS)
-        found = self._slices.setdefault(date_ms // _SLICE_MS, set())
-        if nonce in found:
+        found = self._slices.setdefault(date_ms // _SLICE_MS, {})
+        if nonce in found.get(user, ()):
             raise ReplayedRequest
-        if self._count >= self._limit:
-            raise StoreBusy(f"{self._count} requests of the last minute are remembered", 0.0)
-        found.add(nonce)
+        theirs = self._of.get(user, 0)
+        share = max(1, self._limit // max(2, len(self._of)))
+        if theirs >= share and (self._count >= self._limit or theirs >= self._limit // 2):
+            raise StoreBusy(f"{theirs} requests of {user} of the last minute are remembered", 0.0)
+        found.setdefault(user, set()).add(nonce)
+        self._of[user] = theirs + 1
         self._count += 1
 
     def _forget(self, now_ms: int) -> None:
@@ -57,4 +67,8 @@ class Nonces:
             return
         self._oldest = oldest
         for number in [number for number in self._slices if number < oldest]:
-            self._count -= len(self._slices.pop(number))
+            for user, nonces in self._slices.pop(number).items():
+                self._count -= len(nonces)
+                self._of[user] -= len(nonces)
+                if not self._of[user]:
+                    del self._of[user]

@@ -2,6 +2,7 @@
 
 Only for reads without a fence, and only once two have followed one another, or one was large: workers fetch
 ahead by themselves. What was fetched is used at once or not at all: a reader who comes back later asks anew.
+Where a shard ends is asked anew by who comes to it: that was true when the batch was fetched.
 
 Two are under way at a time. Where the second begins is known when the first begins to come, so the server
 reads and sends it while the first is received and unpacked here.
@@ -66,8 +67,13 @@ class _Fetch:
 class ReadAhead:
     """Writer and reader of the fields: any thread, under `_lock`. A forked child begins anew."""
 
-    def __init__(self, read: Callable[[Wanted, Came], Batch]) -> None:
-        self._read = read
+    def __init__(
+        self, read: Callable[[Wanted, Came], Batch], renewed: Callable[[Wanted, Batch], Batch]
+    ) -> None:
+        """`renewed` gives the last batch of a shard, which was fetched ahead, as it would be read now: its
+        reader may take it for the end, and what was appended before it came for the batch is not to be
+        missed."""
+        self._read, self._renewed = read, renewed
         self.renew()
         renew_in_child(self)
 
@@ -98,6 +104,8 @@ class ReadAhead:
         if fetched is not None:
             fetched.done.wait()
             batch = fetched.batch if time.monotonic() - fetched.ended_s < _FRESH_S else None
+            if batch is not None and fetched.following is None:
+                batch = self._renewed(wanted, batch)
         if batch is None:
             batch = self._read(wanted, partial(self._came, fetch))
         with self._lock:

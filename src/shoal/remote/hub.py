@@ -45,6 +45,7 @@ from shoal.wire.values import RingHash, from_json
 _REQUEST_BYTES: Final = 20_000_000
 """Of stored batches in one request: below what a server takes."""
 _LAYOUTS: Final = 256
+_ONE: Final = ReadLimits(max_records=1, max_bytes=1)
 
 
 class RemoteHub(Part):
@@ -55,7 +56,7 @@ class RemoteHub(Part):
         self.groups = RemoteGroups(self._transport)
         self.shares = RemoteShares(self._transport)
         self.positions = RemotePositions(self._transport)
-        self._ahead = ReadAhead(lambda wanted, came: self._read(wanted, came=came))
+        self._ahead = ReadAhead(lambda wanted, came: self._read(wanted, came=came), self._renewed)
         self._layouts: dict[int, Layout] = {}
         self._ids: dict[StreamName, int] = {}
         """Of streams that were read: the server need not send their columns again."""
@@ -289,6 +290,13 @@ class RemoteHub(Part):
             end_of_shard=label.end_of_shard,
             tail=label.tail,
         )
+
+    def _renewed(self, wanted: Wanted, batch: Batch) -> Batch:
+        """See ReadAhead. What it says of what comes after it is asked anew, which costs less than it does."""
+        if not batch.end_of_shard:
+            after = self._read(Wanted(wanted.name, wanted.shard, batch.next_offset, _ONE))
+            batch.tail, batch.end_of_shard = after.tail, after.end_of_shard and not len(after)
+        return batch
 
     def follow(self, moved: Callable[[Place], None]) -> Following:
         """See HubService."""

@@ -1,9 +1,8 @@
 """The door: whose key signed a request, and what its user may do. Rules are in `core.access` and
 `core.replay`; which call needs what is in `native.needs`.
 
-With no user defined everyone may do everything. From the first user on, nothing goes without a key. What the
-store says is believed for CACHE_S seconds, so that a key that is taken away is refused on every server after
-that at the latest.
+With no user defined everyone may do everything. From the first user on, nothing goes without a key. Which
+keys there are is in `server.keys`.
 
 Another dialect, whose requests are signed in another way, asks three things: `is_on`, `known` (the secret of
 a key, and who it is) and `check_needs` (what a call needs). See `server.sls.admission`.
@@ -14,14 +13,13 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from starlette.types import Scope
 
 from shoal.access_port import AccessStore
-from shoal.core.access import EVERYWHERE, Rights, group_resource, stream_resource
+from shoal.core.access import EVERYWHERE, group_resource, stream_resource
 from shoal.core.errors import (
     AccessDenied,
     InvalidInput,
@@ -35,58 +33,10 @@ from shoal.core.limits import SIGNED_MS
 from shoal.core.model import StreamName
 from shoal.core.replay import Nonces, check_date
 from shoal.native.needs import SEE_GROUP, GroupNumber, Need, StreamNumber, listed, needs_of
+from shoal.server.keys import ANYONE, CACHE_S, Caller, Keys, KnownKey, Run, bounded
 from shoal.server.requests import Refused
 from shoal.server.sealing import VARIABLE, Seal
-from shoal.wire.policies import parse_policy
 from shoal.wire.signing import ANY_SERVER, is_right, parse_header
-
-CACHE_S: Final = 2.0
-"""How long what the store said about a key is believed: a look at every request would cost more than most
-requests do."""
-_CACHED: Final = 10_000
-_DECISIONS: Final = 10_000
-
-Run = Callable[..., Awaitable[Any]]
-"""Calls a function that may wait for the store, in a thread."""
-
-
-class Caller:
-    """Who makes a request: the user's name, and what its policies allow; without them, everything."""
-
-    def __init__(self, name: str, rights: Rights | None = None) -> None:
-        self.name = name
-        self._rights = rights
-        self._decided: dict[tuple[str, str], bool] = {}
-
-    def may(self, action: str, resource: str) -> bool:
-        """Whether it may. The same question is answered from memory."""
-        if self._rights is None:
-            return True
-        found = self._decided.get((action, resource))
-        if found is None:
-            if len(self._decided) >= _DECISIONS:
-                self._decided.clear()
-            found = self._decided[action, resource] = self._rights.allows(action, resource)
-        return found
-
-    @property
-    def may_all(self) -> bool:
-        return self._rights is None
-
-    def __repr__(self) -> str:
-        return f"<Caller {self.name}>"
-
-
-ANYONE: Final = Caller("anyone")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownKey:
-    """A key that may be used, its secret, and whose it is."""
-
-    id: str
-    secret: str = field(repr=False)
-    caller: Caller
 
 
 class Access:
@@ -111,10 +61,7 @@ class Access:
         self.was_on = False
         """When the store was last asked."""
         self._looked_s = float("-inf")
-        self._keys: dict[str, tuple[KnownKey, float]] = {}
-        self._strangers: dict[str, float] = {}
-        """Ids that no key had, and when that was: who tries one again costs no look at the store. Apart from
-        the keys, so that those who make up ids push no key out."""
+        self._keys = Keys(store, seal)
         self._groups: dict[int, tuple[StreamName, str]] = {}
         self._streams: dict[int, StreamName] = {}
 
@@ -138,8 +85,9 @@ class Access:
 
     # --- Who it is. ---
 
-    async def admit(self, scope: Scope, run: Run) -> tuple[Caller, str | None]:
-        """Who makes a native request, by its head, and the digest that its body has to have; or an error.
+    async def admit(self, scope: Scope, client: str, run: Run) -> tuple[Caller, str | None]:
+        """Who makes a native request, by its head and its address, and the digest that its body has to have;
+        or an error.
 
         Nothing is remembered of a request whose signature is not right.
         """
@@ -156,7 +104,7 @@ class Access:
         target = scope["raw_path"].decode("latin-1")
         if scope["query_string"]:
             target += "?" + scope["query_string"].decode("latin-1")
-        known = await self.known(signed.key, run)
+        known = await self.known(signed.key, client, run)
         if known is None or not is_right(known.secret, signed, method=scope["method"], target=target):
             raise NotSignedIn(
                 "the key is not known or not enabled, or the signature is not that of its secret"
@@ -171,43 +119,15 @@ class Access:
             if not await run(self._store.keep_nonce, nonce, until_ms, now_ms):
                 raise ReplayedRequest
         elif signed.server == self.server:
-            self._nonces.take(f"{signed.key}:{signed.nonce}", signed.date_ms, now_ms)
+            nonce = f"{signed.key}:{signed.nonce}"
+            self._nonces.take(nonce, signed.date_ms, now_ms, known.caller.name)
         else:
             raise Refused(SignedForAnother(server=self.server, store=self._any_server), is_untouched=True)
         return known.caller, signed.digest
 
-    async def known(self, key_id: str, run: Run) -> KnownKey | None:
-        """A key that is there and enabled."""
-        found = self._keys.get(key_id)
-        if found is not None and time.monotonic() - found[1] <= CACHE_S:
-            return found[0]
-        if time.monotonic() - self._strangers.get(key_id, float("-inf")) <= CACHE_S:
-            return None
-        self._strangers.pop(key_id, None)
-        self._keys.pop(key_id, None)
-        loaded: KnownKey | bool = await run(self._load, key_id)
-        if isinstance(loaded, KnownKey):
-            _bounded(self._keys)[key_id] = (loaded, time.monotonic())
-            return loaded
-        if not loaded:
-            _bounded(self._strangers)[key_id] = time.monotonic()
-        return None
-
-    def _load(self, key_id: str) -> KnownKey | bool:
-        """The key; or, if it cannot be used, whether it is there."""
-        grant = self._store.grant(key_id)
-        if grant is None:
-            return False
-        if not grant.key.is_enabled:
-            return True
-        try:
-            if self._seal is None:
-                raise InvalidInput(VARIABLE, "not set", "the secrets of keys are sealed with it")
-            secret = self._seal.open(key_id, grant.key.sealed)
-            statements = [one for text in grant.policies for one in parse_policy(text)]
-        except InvalidInput as error:  # It is not the caller who is wrong.
-            raise StoreFailure(str(error)) from error
-        return KnownKey(id=key_id, secret=secret, caller=Caller(grant.key.user, Rights(statements)))
+    async def known(self, key_id: str, client: str, run: Run) -> KnownKey | None:
+        """A key that is there and enabled, for a client at this address."""
+        return await self._keys.known(key_id, client, run)
 
     # --- What it may do. ---
 
@@ -273,24 +193,17 @@ class Access:
                 stream = self._streams.get(number) or await run(self._store.stream_place, number)
                 if stream is None:
                     return None
-                _bounded(self._streams)[number] = stream
+                bounded(self._streams)[number] = stream
                 return stream_resource(stream)
             case GroupNumber(number, stream_named):
                 found = self._groups.get(number) or await run(self._store.group_place, number)
                 if found is None:
                     return None
-                _bounded(self._groups)[number] = found
+                bounded(self._groups)[number] = found
                 stream, group = found
                 if stream_named is not None and stream_named != stream:
                     raise UnknownGroup(stream=str(stream_named), group=str(number))
                 return group_resource(stream, group)
-
-
-def _bounded(cache: dict[Any, Any]) -> dict[Any, Any]:
-    """The same, with room for one more."""
-    if len(cache) >= _CACHED:
-        cache.clear()
-    return cache
 
 
 _KEPT_MS: Final = 10 * SIGNED_MS

@@ -23,13 +23,15 @@ from shoal.core.errors import InvalidInput, ShoalError, StoreBusy, StoreFailure
 from shoal.core.rate import Rates
 from shoal.hub.local import LocalHub
 from shoal.native.calls import CALLS, PREFIX
-from shoal.server.access import ANYONE, Access, Caller
+from shoal.server.access import Access
+from shoal.server.keys import ANYONE, Caller
 from shoal.server.metrics import Counters, lag_text
 from shoal.server.native.api import NativeApi
 from shoal.server.openapi import document
 from shoal.server.options import ServerOptions
 from shoal.server.requests import (
     HEALTH_PATH,
+    TARGET,
     Answer,
     ClientGone,
     Headers,
@@ -43,6 +45,7 @@ from shoal.server.requests import (
     written,
 )
 from shoal.server.sharing import Shared
+from shoal.server.sites import Sites
 from shoal.server.sls.api import SlsApi
 from shoal.server.sls.errors import SlsError
 from shoal.server.sls.forms import error_answer as sls_error
@@ -77,6 +80,7 @@ class Application:
         self._bodies = Held("requests", options.bodies_bytes_max)
         self._answers = Held("answers", options.answers_bytes_max)
         self.rates = Rates(options.requests_per_s_max)
+        self._sites = Sites(options.sls_hosts, is_loopback=options.is_loopback)
         self.native = NativeApi(hub, options=options, threads=self._threads, access=access, counters=counters)
         self.sls = SlsApi(
             hub,
@@ -127,7 +131,7 @@ class Application:
     async def admit(self, request: Incoming) -> Caller:
         """Who makes a native request."""
         try:
-            caller, request.digest = await self.access.admit(request.scope, self.native.run)
+            caller, request.digest = await self.access.admit(request.scope, request.client, self.native.run)
         except ShoalError:
             self._admitted(request, None)
             raise
@@ -136,10 +140,15 @@ class Application:
 
     def _admitted(self, request: Incoming, caller: Caller | None) -> None:
         """One more request of a client, which is a user, or, of whom no user is known, an address; or
-        RateExceeded."""
-        if caller is not None and caller is not ANYONE:
+        RateExceeded, or Refused for the page that it comes from."""
+        if caller is ANYONE:
+            self._check_site(request)
+        elif caller is not None:
             request.client = caller.name
         self.rates.take(request.client, time.monotonic())
+
+    def _check_site(self, request: Incoming) -> None:
+        self._sites.check(request.headers, is_proxied=TARGET in request.scope)
 
     def _check_answers(self, request: Incoming, answer: Answer | None = None) -> None:
         """Whether records may be read for a client, and sent to it: not if too much of what was read for all,
@@ -258,7 +267,13 @@ class Application:
         return json_answer({"status": "ok", "version": self._version})
 
     async def _ready(self, request: Incoming, caller: Caller) -> Answer:  # noqa: ARG002
+        self._check_onlooker(request)
         return await self._readiness()
+
+    def _check_onlooker(self, request: Incoming) -> None:
+        """Where no user is defined, it is told of the store, and of groups."""
+        if not self.access.was_on:
+            self._check_site(request)
 
     async def _look_if_ready(self) -> Answer:
         self.native.waiting.check_leaving()
@@ -272,6 +287,7 @@ class Application:
         return json_answer({"status": "ready", "store": self._hub.description})
 
     async def _metrics(self, request: Incoming, caller: Caller) -> Answer:  # noqa: ARG002
+        self._check_onlooker(request)
         return await self._figures()
 
     async def _look_at_figures(self) -> Answer:

@@ -58,6 +58,8 @@ class _Patient(HttpToolsProtocol):
         self._before: list[RequestResponseCycle] = []
         """Requests that were not answered yet when the next one came."""
         self._is_refused = False
+        self._is_malformed = False
+        """What came is no request, and that is still to be said."""
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -93,6 +95,7 @@ class _Patient(HttpToolsProtocol):
             self.parser.feed_data(data)
         except httptools.HttpParserError:
             self.send_400_response("")
+            return
         except httptools.HttpParserUpgrade:
             pass  # To another protocol: the request is answered in this one.
         if self._is_body_due:
@@ -112,24 +115,49 @@ class _Patient(HttpToolsProtocol):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002
-        """In our own form, or in that of the dialect which the request looks like, as far as it came.
-        What still comes is not read, but the answer has a moment to be heard."""
-        self._is_refused = True
-        self._give_up()
+        """To what is no request, after the answers to those that came whole before it. What still comes is
+        not read."""
+        self._is_refused = self._is_malformed = True
+        self._head_came()
+        last: Any = self.cycle
+        if last is not None and last.more_body:  # It is the one that cannot be read.
+            self._disconnect(last)
+            if self.pipeline and self.pipeline[0][0] is last:
+                self.pipeline.popleft()
+        self._say_malformed()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._is_malformed:
+            self._say_malformed()
+
+    def _say_malformed(self) -> None:
+        """In our own form, or in that of the dialect which the request looks like, as far as it came; unless
+        one that came before is to be answered yet. The answer has a moment to be heard."""
+        if self.transport.is_closing() or any(
+            not (cycle.response_complete or cycle.disconnected) for cycle in self._unanswered()
+        ):
+            return
+        self._is_malformed = False
         self.transport.write(self._application.malformed(self.url, self.headers))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.loop.call_later(_EXTRA_S, self.transport.close)
 
+    def _unanswered(self) -> list[RequestResponseCycle]:
+        """Requests that may be so."""
+        last: Any = self.cycle
+        return self._before if last is None else [*self._before, last]
+
     def _give_up(self) -> None:
         """Nobody hears the answers any more that are still to come."""
-        for cycle in self._before:
-            cycle.disconnected = True
-            cycle.message_event.set()
-        last: Any = self.cycle
-        if last is not None and not last.response_complete:
-            last.disconnected = True
-            last.message_event.set()
+        for cycle in self._unanswered():
+            if not cycle.response_complete:
+                self._disconnect(cycle)
+
+    def _disconnect(self, cycle: RequestResponseCycle) -> None:
+        cycle.disconnected = True
+        cycle.message_event.set()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

@@ -292,7 +292,8 @@ def written(answer: Answer, request_id: str) -> bytes:
 async def send_answer(scope: Scope, send: Send, answer: Answer, request_id: str) -> None:
     """All of it."""
     parts, size = answer.parts, answer.size
-    exchange: Exchange | None = scope.get(EXCHANGE)
+    # It refers to the scope that it is in: left there, every request would be garbage to be searched for.
+    exchange: Exchange | None = scope.pop(EXCHANGE, None)
     if exchange is not None and size <= _SMALL and not answer.closes and not answer.headers:
         head = _head(answer, size, request_id)
         if exchange.reply(head, bytes(parts[0]) if len(parts) == 1 else b"".join(parts)):

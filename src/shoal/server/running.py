@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-import ssl
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from ssl import PROTOCOL_TLS_SERVER, SSLContext
 from typing import Final
 
 import uvicorn
 
 from shoal.core.errors import InvalidInput, StoreUnavailable
 from shoal.server.app import Application
+from shoal.server.handshakes import Handshakes
 from shoal.server.options import ServerOptions
 from shoal.server.protocol import patient_protocol
 
@@ -35,7 +35,7 @@ class RunningServer:
         self._application, self._options = application, options
         _check_certificate(options)
         self._socket = _bound(options)
-        self._server = _Server(application, _config(application, options), options.head_s)
+        self._server = _Server(application, _config(application, options), options)
         self._thread: threading.Thread | None = None
 
     @property
@@ -73,9 +73,9 @@ class RunningServer:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, application: Application, config: uvicorn.Config, head_s: float) -> None:
+    def __init__(self, application: Application, config: uvicorn.Config, options: ServerOptions) -> None:
         super().__init__(config)
-        self._application, self._head_s = application, head_s
+        self._application, self._options = application, options
         self.is_up = threading.Event()
 
     @contextmanager
@@ -94,28 +94,37 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        with _hands_shaken_within(self._head_s if self.config.is_ssl else None):
+        with self._hands_shaken_here() if self.config.is_ssl else nullcontext():
             await super().startup(sockets=sockets)
         self.is_up.set()
+
+    @contextmanager
+    def _hands_shaken_here(self) -> Iterator[None]:
+        """Sockets that are opened meanwhile are left to Handshakes. uvicorn has no setting for it."""
+        loop = asyncio.get_running_loop()
+        setattr(loop, "create_server", self._shake_hands)  # noqa: B010
+        try:
+            yield
+        finally:
+            delattr(loop, "create_server")
+
+    async def _shake_hands(
+        self, protocol: Callable[[], asyncio.Protocol], *, sock: socket.socket, ssl: SSLContext, backlog: int
+    ) -> Handshakes:
+        """As a loop's `create_server`."""
+        sock.listen(backlog)
+        most, there = self._options.connections_max, self.server_state.connections
+        return Handshakes(
+            sock,
+            protocol,
+            context=ssl,
+            limit_s=self._options.head_s,
+            room=lambda: most - len(there),
+        )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._application.leave()
         await super().shutdown(sockets=sockets)
-
-
-@contextmanager
-def _hands_shaken_within(limit_s: float | None) -> Iterator[None]:
-    """Sockets that are opened meanwhile give clients so long to begin with TLS. uvicorn has no setting for
-    it, and until they have begun, no protocol of ours knows of them."""
-    if limit_s is None:
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    setattr(loop, "create_server", partial(loop.create_server, ssl_handshake_timeout=limit_s))  # noqa: B010
-    try:
-        yield
-    finally:
-        delattr(loop, "create_server")
 
 
 def _check_certificate(options: ServerOptions) -> None:
@@ -123,7 +132,7 @@ def _check_certificate(options: ServerOptions) -> None:
     if options.certificate is None or options.key is None:
         return
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(options.certificate, options.key)
+        SSLContext(PROTOCOL_TLS_SERVER).load_cert_chain(options.certificate, options.key)
     except OSError as error:
         remedy = f"it cannot be used with the key {options.key}: {error.strerror or error}"
         raise InvalidInput("certificate", str(options.certificate), remedy) from error

@@ -8,6 +8,8 @@ read here by hand: `org.apache.arrow.flatbuf.Message` and `RecordBatch`), and ev
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -81,31 +83,10 @@ def _claimed_bytes(message: memoryview) -> int:
     marker, size = struct.unpack_from("<Ii", message, 0)
     if marker != _CONTINUED or size <= 0:
         raise ValueError("it does not begin like one")
-    metadata, body = message[_HEAD : _HEAD + size], message[_HEAD + size :]
-    root = _indirect(metadata, 0)
-    kind = _field(metadata, root, _HEADER_TYPE)
-    if kind is None or metadata[kind] != _RECORD_BATCH:
-        raise ValueError("it is not a record batch")
-    length = _field(metadata, root, _BODY_LENGTH)
-    if length is None or struct.unpack_from("<q", metadata, length)[0] != len(body):
-        raise ValueError("its body is not as long as it says")
-    header = _field(metadata, root, _HEADER)
-    if header is None:
-        raise ValueError("it has no header")
-    batch = _indirect(metadata, header)
-    buffers = _field(metadata, batch, _BUFFERS)
-    if buffers is None:
-        return 0
-    is_packed = _field(metadata, batch, _COMPRESSION) is not None
-    places = _vector(metadata, buffers)
-    claimed, size = 0, len(body)
-    # One loop without calls: small appends of strangers spend much of their time here.
-    for offset, length in zip(places[::2], places[1::2], strict=True):
-        if offset < 0 or length < 0 or offset + length > size:
-            raise ValueError("a buffer lies outside its body")
-        if not is_packed or length == 0:
-            claimed += length
-            continue
+    metadata, body = bytes(message[_HEAD : _HEAD + size]), message[_HEAD + size :]
+    buffers = _buffers_again if size <= _METADATA_BYTES else _buffers
+    claimed, packed = buffers(metadata, len(body))
+    for offset, length in packed:
         (unpacked,) = _LONG.unpack_from(body, offset) if length >= _PREFIX else (-2,)
         if unpacked < -1:
             raise ValueError("a compressed buffer does not say how long it is")
@@ -113,11 +94,36 @@ def _claimed_bytes(message: memoryview) -> int:
     return claimed
 
 
-def _indirect(data: memoryview, at: int) -> int:
+def _buffers(metadata: bytes, body_size: int) -> tuple[int, Sequence[tuple[int, int]]]:
+    """What the buffers that are not compressed hold; and where the others are, and how long."""
+    root = _indirect(metadata, 0)
+    kind = _field(metadata, root, _HEADER_TYPE)
+    if kind is None or metadata[kind] != _RECORD_BATCH:
+        raise ValueError("it is not a record batch")
+    length = _field(metadata, root, _BODY_LENGTH)
+    if length is None or struct.unpack_from("<q", metadata, length)[0] != body_size:
+        raise ValueError("its body is not as long as it says")
+    header = _field(metadata, root, _HEADER)
+    if header is None:
+        raise ValueError("it has no header")
+    batch = _indirect(metadata, header)
+    buffers = _field(metadata, batch, _BUFFERS)
+    if buffers is None:
+        return 0, ()
+    numbers = _vector(metadata, buffers)
+    places = list(zip(numbers[::2], numbers[1::2], strict=True))
+    if any(offset < 0 or length < 0 or offset + length > body_size for offset, length in places):
+        raise ValueError("a buffer lies outside its body")
+    if _field(metadata, batch, _COMPRESSION) is None:
+        return sum(numbers[1::2]), ()
+    return 0, [(offset, length) for offset, length in places if length]
+
+
+def _indirect(data: bytes, at: int) -> int:
     return at + int(struct.unpack_from("<I", data, at)[0])
 
 
-def _field(data: memoryview, table: int, number: int) -> int | None:
+def _field(data: bytes, table: int, number: int) -> int | None:
     """Where a field of a table is; None if it has its default."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     if vtable < 0:
@@ -130,7 +136,7 @@ def _field(data: memoryview, table: int, number: int) -> int | None:
     return table + offset if offset else None
 
 
-def _vector(data: memoryview, at: int) -> tuple[int, ...]:
+def _vector(data: bytes, at: int) -> tuple[int, ...]:
     """Pairs of numbers, one after another."""
     start = _indirect(data, at)
     (count,) = struct.unpack_from("<I", data, start)
@@ -152,3 +158,6 @@ _HEADER: Final = 2
 _BODY_LENGTH: Final = 3
 _BUFFERS: Final = 2
 _COMPRESSION: Final = 3
+_METADATA_BYTES: Final = 1024
+_buffers_again: Final = lru_cache(1_000)(_buffers)
+"""Batches of single records are laid out alike, and to read how takes longer than to decode one."""

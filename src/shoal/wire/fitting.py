@@ -67,7 +67,9 @@ def fit_records(
 ) -> pa.RecordBatch:
     """Records that were checked one by one (see `check_value`) as a batch in the stored layout."""
     stamps = pa.array(np.asarray(timestamps_ms, dtype=np.int64) * 1000).view(TIMESTAMP.type)
-    columns = [stamps, pa.array(keys, KEY.type)]
+    # To find out that there is none takes longer than most of an append of one record.
+    is_keyless = keys.count(None) == len(keys)
+    columns = [stamps, pa.nulls(len(keys), KEY.type) if is_keyless else pa.array(keys, KEY.type)]
     if headers is not None:
         columns.append(pa.array([list(h.items()) if h else None for h in headers], HEADERS.type))
     if layout.is_typed:

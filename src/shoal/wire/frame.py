@@ -27,12 +27,22 @@ def packed(kind: Any, label: object, payloads: Sequence[bytes | memoryview]) -> 
 
 def unpacked(kind: Any, body: bytes | memoryview, *, is_strict: bool) -> tuple[Any, memoryview]:
     """The label, and the bytes after it."""
+    text, rest = divided(body)
+    return label_from(kind, text, is_strict=is_strict), rest
+
+
+def divided(body: bytes | memoryview) -> tuple[memoryview, memoryview]:
+    """The bytes of the label, and those after it."""
     view = memoryview(body)
-    size = int.from_bytes(view[:_LENGTH], "big")
-    if len(view) < _LENGTH + size:
+    end = _LENGTH + int.from_bytes(view[:_LENGTH], "big")
+    if len(view) < end:
         raise InvalidInput("body", f"{len(view)} bytes", "the body is shorter than its label says")
-    label = from_json(kind, view[_LENGTH : _LENGTH + size], is_strict=is_strict, field="label")
-    return label, view[_LENGTH + size :]
+    return view[_LENGTH:end], view[end:]
+
+
+def label_from(kind: Any, text: bytes | memoryview, *, is_strict: bool) -> Any:
+    """The label of these bytes."""
+    return from_json(kind, text, is_strict=is_strict, field="label")
 
 
 def holds_label(body: bytes | memoryview) -> bool:

@@ -14,8 +14,9 @@ from typing import Any
 
 from shoal.hub.local import LocalHub
 from shoal.native.calls import Call, arguments_from
-from shoal.server.access import Access, Caller
+from shoal.server.access import Access
 from shoal.server.checks import check_arguments
+from shoal.server.keys import Caller
 from shoal.server.metrics import Counters
 from shoal.server.native.groups import GroupCalls
 from shoal.server.native.leases import LeaseCalls

@@ -11,8 +11,9 @@ from shoal.core.model import ProducerOpening, ProducerStamp, StreamInfo, StreamN
 from shoal.hub.local import LocalHub
 from shoal.native.forms import SentBatch, TransactLabel
 from shoal.ports import AppendRequest
-from shoal.server.access import Access, Caller
+from shoal.server.access import Access
 from shoal.server.checks import ITEMS_MAX
+from shoal.server.keys import Caller
 from shoal.server.metrics import Counters
 from shoal.server.native.records import appended_text
 from shoal.server.native.sent import requested

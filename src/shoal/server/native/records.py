@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 
 from shoal.core.errors import InvalidInput, ShoalError, UnknownStream
@@ -24,9 +24,10 @@ from shoal.ports import (
     ShardShut,
     StreamRoutes,
 )
-from shoal.server.access import Access, Caller
+from shoal.server.access import Access
 from shoal.server.checks import ITEMS_MAX
 from shoal.server.gathering import Gathered
+from shoal.server.keys import Caller
 from shoal.server.metrics import Counters
 from shoal.server.native.sent import requested
 from shoal.server.native.special import BATCHES, PARSED_HERE, Run, Special
@@ -34,12 +35,16 @@ from shoal.server.options import ServerOptions
 from shoal.server.requests import Answer, Incoming
 from shoal.server.waiting import Waiting
 from shoal.share_port import ShareNews
-from shoal.wire.frame import cut, packed, unpacked
+from shoal.wire.frame import cut, divided, label_from, packed
 from shoal.wire.layout import Layout
 from shoal.wire.values import to_json
 
 _WASTE: Final = 65_536
 """A stored batch of which a read wants less than half is cut first, if it is larger than this."""
+_LABEL_BYTES: Final = 512
+_LABELS: Final = 1_000
+"""Labels that are remembered: those of single records differ in little, and to read one takes longer than to
+check its batch."""
 _WATCHED: Final = (ShardEnd, MemberView, ShareNews, StreamRoutes)
 
 
@@ -103,8 +108,8 @@ class RecordCalls:
         return self._appended(label, answers)
 
     def _labelled(self, body: bytes, caller: Caller) -> tuple[AppendLabel, list[memoryview]]:
-        label: AppendLabel
-        label, rest = unpacked(AppendLabel, body, is_strict=True)
+        text, rest = divided(body)
+        label = (_label if len(text) > _LABEL_BYTES else _label_again)(bytes(text))
         if not 0 < len(label.batches) <= ITEMS_MAX:
             raise InvalidInput("batches", f"{len(label.batches)} batches", f"1 to {ITEMS_MAX} in a request")
         self._access.check_append(caller, label.name)
@@ -226,6 +231,14 @@ class RecordCalls:
                 is_over = end is None or not end[1]
                 moved.append(Moved(place=place, number=beyond if end is None else end[0], is_over=is_over))
         return moved
+
+
+def _label(text: bytes) -> AppendLabel:
+    label: AppendLabel = label_from(AppendLabel, text, is_strict=True)
+    return label
+
+
+_label_again: Final = lru_cache(_LABELS)(_label)
 
 
 def appended_text(answers: Sequence[Appended]) -> bytes:

@@ -10,20 +10,23 @@ from __future__ import annotations
 from shoal.core.errors import NotSignedIn
 from shoal.core.limits import SLS_SIGNED_MS
 from shoal.core.replay import check_date
-from shoal.server.access import ANYONE, Access, Caller, Run
+from shoal.server.access import Access
+from shoal.server.keys import ANYONE, Caller, Run
 from shoal.server.sls.errors import SlsError
 from shoal.server.sls.signature import Claimed, Signed, claimed, is_right, signed_at_ms
 
 
-async def admitted(request: Signed, access: Access, run: Run, now_ms: int) -> tuple[Caller, Claimed | None]:
-    """Who makes a request, by its head, and what its signature says, which its body has to agree with; or an
-    error. With no user defined, signatures are not looked at."""
+async def admitted(
+    request: Signed, client: str, access: Access, run: Run, now_ms: int
+) -> tuple[Caller, Claimed | None]:
+    """Who makes a request, by its head and its address, and what its signature says, which its body has to
+    agree with; or an error. With no user defined, signatures are not looked at."""
     if not await access.is_on(run):
         return ANYONE, None
     claim = claimed(request.headers.get("authorization", ""))
     if claim is None:
         raise NotSignedIn("users are defined, so requests have to be signed: no key, or an unknown form")
-    known = await access.known(claim.key_id, run)
+    known = await access.known(claim.key_id, client, run)
     if known is None:
         raise NotSignedIn("the key is not known or not enabled")
     if not is_right(claim, request, known.secret):

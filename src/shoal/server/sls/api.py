@@ -21,7 +21,8 @@ from shoal.core.model import StreamInfo, StreamName, StreamSettings
 from shoal.core.ring import checked_hash, checked_shard_count
 from shoal.hub.local import LocalHub
 from shoal.native.calls import PLAIN_BYTES_MAX
-from shoal.server.access import Access, Caller, Run
+from shoal.server.access import Access
+from shoal.server.keys import Caller, Run
 from shoal.server.metrics import Counters
 from shoal.server.options import ServerOptions
 from shoal.server.requests import Answer, Incoming
@@ -82,7 +83,7 @@ class SlsApi:
     async def answer(self, request: Incoming) -> Answer:
         """What a request is answered."""
         try:
-            asked = await asked_by(request.scope, self._access, self._run, self._options.sls_hosts)
+            asked = await asked_by(request, self._access, self._run, self._options.sls_hosts)
         except (ShoalError, SlsError):
             self._admitted(request, None)
             raise

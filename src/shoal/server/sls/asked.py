@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
-from starlette.types import Scope
-
 from shoal.core.errors import InvalidInput
 from shoal.core.names import checked_name
-from shoal.server.access import Access, Caller, Run
-from shoal.server.requests import TARGET
+from shoal.server.access import Access
+from shoal.server.keys import Caller, Run
+from shoal.server.requests import TARGET, Incoming
 from shoal.server.sls.admission import admitted, unsigned
 from shoal.server.sls.errors import SlsError
 from shoal.server.sls.hosts import is_same_host, project_of
@@ -54,8 +53,9 @@ class Asked:
             raise unsigned(400, "PostBodyInvalid", "the body is not the one that its signed digest speaks of")
 
 
-async def asked_by(scope: Scope, access: Access, run: Run, own_hosts: Sequence[str]) -> Asked:
+async def asked_by(incoming: Incoming, access: Access, run: Run, own_hosts: Sequence[str]) -> Asked:
     """The head of a request, let in; or an error."""
+    scope = incoming.scope
     if scope["http_version"] not in ("1.0", "1.1"):
         raise SlsError(400, "ParameterInvalid", "speak HTTP/1.1")
     names = [name for name, _ in scope["headers"]]
@@ -86,7 +86,7 @@ async def asked_by(scope: Scope, access: Access, run: Run, own_hosts: Sequence[s
         except InvalidInput as error:
             raise SlsError(400, "ParameterInvalid", str(error)) from error
     request = Signed(method=scope["method"], path=scope["path"], query=pairs, headers=headers)
-    caller, claim = await admitted(request, access, run, time.time_ns() // 1_000_000)
+    caller, claim = await admitted(request, incoming.client, access, run, time.time_ns() // 1_000_000)
     return Asked(
         method=request.method,
         path=request.path,
