@@ -310,3 +310,19 @@ def test_the_source_can_be_registered_by_hand(spark: SparkSession, hub: shoal.Hu
         warnings.simplefilter("ignore")
         spark.dataSource.register(ShoalDataSource)
     assert reader(spark, sqlite_url, stream="orders").load().count() == 1
+
+
+def test_a_view_is_read_by_sql_and_a_table_is_refused_with_what_works(
+    spark: SparkSession, hub: shoal.Hub, sqlite_url: str
+) -> None:
+    hub.create_stream("orders")
+    hub.append("orders", 0, [b"a", b"b"])
+    options = f"USING shoal OPTIONS (hub '{sqlite_url}', stream 'orders')"
+    spark.sql(f"CREATE TEMPORARY VIEW orders_view {options}")
+    try:
+        assert spark.sql("SELECT count(*) FROM orders_view").first() == (2,)
+    finally:
+        spark.sql("DROP VIEW orders_view")
+    with pytest.raises(PySparkException) as caught:
+        spark.sql(f"CREATE TABLE orders_table {options}")
+    assert "CREATE TEMPORARY VIEW … USING shoal" in reason(caught.value)

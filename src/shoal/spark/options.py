@@ -35,12 +35,17 @@ class Option:
 
 def parsed(given: Mapping[str, str], known: Sequence[Option], *, what: str = "the source") -> dict[str, Any]:
     """The value of every known option, by its name; what was not given has its default."""
+    if "provider" in given:  # Spark's own word, when a table of its catalogue is made.
+        raise InvalidInput(
+            "provider",
+            given["provider"],
+            "Spark keeps the options of a table to itself, and reads it without them; "
+            "CREATE TEMPORARY VIEW … USING shoal OPTIONS (…) works",
+        )
     by_lower = {option.name.lower(): option for option in known}
     values = {option.name: option.default for option in known}
     for name, text in given.items():
         option = by_lower.get(name.lower())
-        if option is None and _is_of_table(name.lower()):
-            continue
         if option is None:
             raise unknown(name, text, known, what)
         values[option.name] = option.parse(option.name, str(text).strip())
@@ -50,11 +55,6 @@ def parsed(given: Mapping[str, str], known: Sequence[Option], *, what: str = "th
                 option.name, None, f'{what} needs it: .option("{option.name}", …), {option.doc}'
             )
     return values
-
-
-def _is_of_table(name: str) -> bool:
-    """Whether Spark itself adds it for a table of its catalogue (`CREATE TABLE … USING shoal`)."""
-    return name in _OF_TABLES or name.startswith("option.")  # Each option comes a second time under this.
 
 
 def unknown(name: str, value: object, known: Sequence[Option], what: str) -> InvalidInput:
@@ -138,8 +138,5 @@ def as_json(name: str, value: str) -> Any:
         raise InvalidInput(name, value, f"not JSON ({error})") from None
 
 
-_OF_TABLES: Final = frozenset(
-    {"provider", "owner", "comment", "external", "is_managed_location", "collation"}
-)
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
