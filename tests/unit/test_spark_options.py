@@ -107,6 +107,10 @@ def test_servers_are_named_as_they_are_and_several_too() -> None:
             "maxTriggerDelay='1m': nothing is waited for without minOffsetsPerTrigger",
         ),
         ({"groupTimeout": "30s"}, "groupTimeout='30s': of which group?"),
+        (
+            {"maxRecordsPerPartition": "30", "inOrder": "true"},
+            "maxRecordsPerPartition=30: with inOrder=true a shard is read by one task",
+        ),
     ],
 )
 def test_an_option_of_a_query_that_would_do_nothing_is_refused(given: dict[str, str], line: str) -> None:

@@ -190,6 +190,12 @@ def _check_together(given: Mapping[str, str], values: Mapping[str, Any]) -> None
             raise InvalidInput("groupTimeout", given["grouptimeout"], 'of which group? .option("group", …)')
     if values["memberName"] is not None and not values["member"]:
         raise InvalidInput("memberName", values["memberName"], "it is for member=true")
+    if values["maxRecordsPerPartition"] is not None and values["inOrder"]:
+        raise InvalidInput(
+            "maxRecordsPerPartition",
+            values["maxRecordsPerPartition"],
+            "with inOrder=true a shard is read by one task, however much it holds; give one of the two",
+        )
     least, most = values["minOffsetsPerTrigger"], values["maxOffsetsPerTrigger"]
     if least is None and "maxtriggerdelay" in given:
         raise InvalidInput(
