@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import shoal
-from shoal.core.errors import InvalidInput
 from shoal.server.options import ServerOptions
 from shoal.server.sealing import VARIABLE, new_master_key
 from shoal.server.sites import is_own_name
@@ -63,7 +62,13 @@ def test_a_name_of_this_machine_is_one_whatever_project_stands_before_it(port: s
 @pytest.mark.parametrize("host", OTHERS)
 def test_a_page_whose_own_name_leads_here_is_refused(url: str, host: str) -> None:
     port = url.rpartition(":")[2]
-    given: list[dict[str, Any]] = [{}, {"Origin": f"http://{host}:{port}"}]
+    given: list[dict[str, Any]] = [
+        {"Origin": f"http://{host}:{port}"},
+        {"Accept-Language": "en"},
+        {"Accept-Language": ""},
+        {"User-Agent": "Mozilla/5.0 (X11; Linux x86_64)"},
+        {"Sec-Fetch-Mode": "cors"},
+    ]
     for headers in given:
         status, told = asked(url, "/v1/hub/list_projects", Host=f"{host}:{port}", **headers)
         assert (status, told["error"]) == (421, "InvalidInput")
@@ -72,7 +77,7 @@ def test_a_page_whose_own_name_leads_here_is_refused(url: str, host: str) -> Non
         told = sls_asked(url, "POST", "/logstores", MAKE, host=f"a.{host}:{port}", **headers)
         assert told == (400, "ParameterInvalid")
     for path in ("/readyz", "/metrics"):
-        assert asked(url, path, method="GET", Host=host)[0] == 421
+        assert asked(url, path, method="GET", Host=host, **given[1])[0] == 421
     assert streams(url) == 0
 
 
@@ -110,7 +115,7 @@ def test_who_takes_the_server_for_a_proxy_or_names_no_host_is_no_page(url: str) 
             assert sock.recv(65_536).startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 404 "))  # No such project.
 
 
-def test_a_client_of_ours_hears_what_to_do(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_of_ours_is_served_under_any_name(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     known = socket.getaddrinfo
 
     def resolved(host: Any, *more: Any, **settings: Any) -> Any:
@@ -119,8 +124,15 @@ def test_a_client_of_ours_hears_what_to_do(sqlite_url: str, monkeypatch: pytest.
     monkeypatch.setattr(socket, "getaddrinfo", resolved)
     with served(sqlite_url) as url:
         other = url.replace("127.0.0.1", "shoal.example")
-        with pytest.raises(InvalidInput, match="--sls-host"):
-            shoal.connect(other).list_streams()
+        with shoal.connect(other) as hub:
+            assert hub.list_streams() == []
+
+
+def test_aliyuns_clients_are_served_under_any_name(url: str) -> None:
+    agent: dict[str, Any] = {"User-Agent": "log-python-sdk-v-0.9.12"}
+    for host in OTHERS:
+        assert sls_asked(url, "GET", "/", host=host, **agent)[0] in (200, 404)
+    assert sls_asked(url, "POST", "/logstores", MAKE, host="proj.loghub.local", **agent)[0] == 404
 
 
 def test_where_users_are_defined_or_anyone_is_allowed_names_do_not_matter(

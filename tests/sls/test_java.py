@@ -11,12 +11,10 @@ import pytest
 
 from shoal import Hub
 from shoal.remote.signing import Credentials
-from shoal.server.options import ServerOptions
 from shoal.server.sealing import VARIABLE, new_master_key
 from shoal.server.sls.records import SCHEMA
 from shoal.testing.maven import COMPILER, Unreachable, compiled, jars
 from shoal.testing.members import eventually
-from shoal.testing.serving import served
 from shoal.testing.users import ALL, guarded
 from tests.sls.relay import relayed
 from tests.sls.running import STREAM, Reader, Start, held, lag, numbers, reading, running, send
@@ -41,13 +39,6 @@ def class_path(part: str, program: str, folder: Path) -> str:
 @pytest.fixture(scope="module")
 def consumer_path(java: None, tmp_path_factory: pytest.TempPathFactory) -> str:
     return class_path(CONSUMER, "Consuming.java", tmp_path_factory.mktemp("consuming"))
-
-
-@pytest.fixture
-def url(sqlite_url: str) -> Iterator[str]:
-    """A server that was told its name: not all of these clients take it for a proxy."""
-    with served(sqlite_url, ServerOptions(port=0, sls_hosts=("loghub.test",))) as url:
-        yield url
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@ it; and where no user is defined, nothing else would keep that page out.
 
 Pages cannot choose two headers. `Origin` says whose page it is that posts something. `Host` is the name under
 which the server was reached: a page whose own name leads to 127.0.0.1 (DNS rebinding) is no other site to its
-browser, but its name is none of this machine. Only targets that have a host of their own, as proxies are sent
-them, come from no page.
+browser, but its name is none of this machine. Programs may use any name that leads here, as Aliyun's clients
+do with a line in `/etc/hosts`: they send nothing of what browsers always send, and no page can leave out.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from shoal.server.requests import Refused
 
 _PORT: Final = re.compile(r":\d{1,5}$")
 _KEPT: Final = 1_000
+_OF_BROWSERS: Final = frozenset(
+    {b"accept-language", b"cookie", b"origin", b"referer", b"sec-ch-ua", b"sec-fetch-mode", b"sec-fetch-site"}
+)
 _NO_PAGE: Final = (
     "no user is defined, and pages of other sites may ask for nothing; with users ('shoal user create') "
     "whoever has a key may"
@@ -46,7 +49,9 @@ class Sites:
         if origin is not None and not self._is_own_page(origin, host):
             raise Refused(InvalidInput("Origin", _shown(origin), _NO_PAGE), HTTPStatus.FORBIDDEN)
         if host is None or host in self._good or is_proxied or not self._is_loopback:
-            return  # No browser leaves out the host.
+            return  # No browser leaves out the host, or takes a server for a proxy because a page says so.
+        if not _is_browser(headers):
+            return
         if not is_own_name(host.decode("latin-1"), self._own):
             raise Refused(InvalidInput("Host", _shown(host), _NO_NAME), HTTPStatus.MISDIRECTED_REQUEST)
         if len(self._good) >= _KEPT:
@@ -63,6 +68,10 @@ class Sites:
         if host is not None and site.netloc == host.decode("latin-1").strip().lower():
             return bool(name)
         return any(name == one.lower() for one in self._own)
+
+
+def _is_browser(headers: Mapping[bytes, bytes]) -> bool:
+    return headers.get(b"user-agent", b"").startswith(b"Mozilla/") or not _OF_BROWSERS.isdisjoint(headers)
 
 
 def is_own_name(host: str, own: Sequence[str] = ()) -> bool:
