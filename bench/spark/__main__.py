@@ -29,8 +29,8 @@ from rich.console import Console
 
 import shoal
 from bench.spark import kafka
-from bench.spark.data import TYPED, log_rows, typed_rows, write_parquet
-from bench.spark.peers import Discard, Tiny
+from bench.spark.data import TYPED, log_rows, typed_rows, write_arrow, write_parquet
+from bench.spark.peers import Discard, Ready, Tiny
 from bench.table import Line, Report
 from shoal.testing.maven import Unreachable
 
@@ -49,7 +49,7 @@ class Bench:
         self.url = f"sqlite:///{folder}/shoal.db"
         self.hub = shoal.connect(self.url)
         self.spark = _session(folder, jars)
-        for peer in (Discard, Tiny):
+        for peer in (Discard, Ready, Tiny):
             self.spark.dataSource.register(peer)
         self.log = self.spark.read.parquet(write_parquet(log_rows(self.rows), folder / "log"))
         self.typed = self.spark.read.parquet(write_parquet(typed_rows(self.rows), folder / "typed"))
@@ -81,6 +81,11 @@ class Bench:
         columns = "offset,timestamp,key,value"
         ours = self.source("log", columns=columns)
         self.pair("batch read, log rows", lambda: _drop(ours), lambda: _drop(self.log), "of parquet", 0.8)
+        folder = write_arrow(log_rows(self.rows), self.folder / "ready")
+        ready = self.spark.read.format("ready").option("folder", folder).load()
+        self.pair("the same", lambda: _drop(ours), lambda: _drop(ready), "of a source with rows in memory")
+        what = "a source with rows in memory"
+        self.pair(what, lambda: _drop(ready), lambda: _drop(self.log), "of parquet")
         typed = self.source("typed", columns="timestamp," + ",".join(TYPED))
         self.pair(
             "batch read, typed columns", lambda: _drop(typed), lambda: _drop(self.typed), "of parquet", 0.5
