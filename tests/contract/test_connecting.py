@@ -18,6 +18,9 @@ from shoal.core.errors import (
     StoreTooNew,
     StoreUnavailable,
 )
+from shoal.core.lineage import find_shard
+from shoal.core.model import StreamName
+from shoal.core.resharding import split
 from shoal.hub.local import LocalHub
 from shoal.store.sql.database import Database
 from shoal.store.sql.dialects import dialect_for
@@ -114,11 +117,14 @@ def test_an_older_database_is_upgraded_in_place_with_its_records(
             connection.exec_driver_sql("ALTER TABLE shoal_producer DROP COLUMN number")
     with database.read() as connection:
         older = set(inspect(connection).get_table_names())
-    service = LocalHub(SQLStore(database), keeper_interval_s=3600)
-    old = shoal.Hub(service, "an older one")
+    store = SQLStore(database)
+    old = shoal.Hub(LocalHub(store, keeper_interval_s=3600), "an older one")
     old.create_stream("shop/orders", shards=2, schema={"amount": "int64"})
     old.append("shop/orders", 1, [{"amount": i} for i in range(100)])
-    old.split_shard("shop/orders", 0)
+    # Older versions announced no splits.
+    store.change_shards(
+        StreamName("shop", "orders"), lambda now: split(now.shards, find_shard(now, 0), None, 0)
+    )
     before = old.describe_stream("shop/orders")
     with shoal.connect(store_url) as hub:
         assert hub.describe_stream("shop/orders") == before
