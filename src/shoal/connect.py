@@ -42,7 +42,7 @@ from shoal.core.parcels import checked_strategy
 from shoal.core.reading import ReadLimits
 from shoal.core.retention import checked_retention
 from shoal.core.ring import checked_hash, checked_shard_count
-from shoal.forks import importing
+from shoal.forks import importing, meet_arrow
 from shoal.front.appending import PlainAppends
 from shoal.front.arguments import choice, flag, retention_ms
 from shoal.front.dead import DeadCalls
@@ -84,6 +84,7 @@ def connect(
     `http://host:7400` (or https, or several servers of one store: `http://a:7400,b:7400`) is a hub that
     `shoal serve` keeps; all the other settings are that server's to have.
     """
+    meet_arrow()
     if is_remote(url):
         _refuse_settings_of_a_server(
             durable=durable,
@@ -93,10 +94,7 @@ def connect(
             leases=leases,
             producers_kept=producers_kept,
         )
-        with importing:
-            from shoal.remote.hub import RemoteHub
-        remote = RemoteHub(url)
-        return Hub(remote, remote.description)
+        return open_remote(url)
     local = open_local(
         url,
         durable=durable,
@@ -107,6 +105,14 @@ def connect(
         producers_kept=producers_kept,
     )
     return Hub(local, local.description)
+
+
+def open_remote(url: str) -> Hub:
+    """A hub that a server keeps: see `connect`."""
+    with importing:
+        from shoal.remote.hub import RemoteHub
+    remote = RemoteHub(url)
+    return Hub(remote, remote.description)
 
 
 def open_local(

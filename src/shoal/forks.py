@@ -6,6 +6,7 @@ Not for connections: those must be closed before the fork, which `store/sql/data
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401 - in a program's last moments it cannot be imported any more
 import os
 import threading
 import weakref

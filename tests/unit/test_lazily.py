@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import shoal
 from shoal.forks import importing
 from shoal.testing.reading import until
 
@@ -28,12 +29,15 @@ def test_a_name_that_is_not_there_is_said_to_be_missing() -> None:
         importlib.import_module("shoal").Nothing  # noqa: B018 - asking for it is the test
 
 
-def test_opening_a_hub_loads_neither_side_of_it_nor_pandas(tmp_path: Path) -> None:
+def test_who_plans_a_query_loads_neither_producers_nor_consumers_nor_pandas(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/hub.db"
+    with shoal.connect(url) as hub:
+        hub.create_stream("orders")
     program = (
         "import sys, shoal\n"
         "early = {'sqlalchemy', 'shoal.remote.hub'} & set(sys.modules)\n"
-        f"hub = shoal.connect('sqlite:///{tmp_path}/hub.db')\n"
-        "hub.create_stream('orders')\n"
+        "from shoal.spark.hubs import HubAddress, hub_at\n"
+        f"hub_at(HubAddress('{url}')).describe_stream('orders')\n"
         "late = {'pandas', 'shoal.consumer.worker', 'shoal.producer.producer', 'shoal.outbox.relay'}\n"
         "print(sorted(early), sorted(late & set(sys.modules)))\n"
     )

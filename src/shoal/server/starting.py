@@ -6,6 +6,7 @@ from typing import Any
 
 from shoal.connect import open_local
 from shoal.core.errors import InvalidInput
+from shoal.forks import meet_arrow
 from shoal.server.access import Access
 from shoal.server.app import Application
 from shoal.server.metrics import Counters
@@ -29,6 +30,7 @@ def open_server(
     """
     options = options or ServerOptions()
     counters = Counters()
+    meet_arrow()
     hub = open_local(store, noted=counters.noted, **settings)
     try:
         is_needed = not options.is_loopback and not allow_anyone

@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from shoal.connect import Hub, connect
+from shoal.connect import Hub, open_local, open_remote
 from shoal.consumer.membership import insist
-from shoal.core.errors import InvalidUrl, StoreError, shown_url
+from shoal.core.errors import InvalidInput, InvalidUrl, StoreError, shown_url
 from shoal.core.limits import DURATION_S_MAX
 from shoal.remote.address import is_remote
 
@@ -60,12 +60,19 @@ def hub_at(address: HubAddress, *, keeps: bool = False, within_s: float = 0.0) -
     with _lock:
         hub = _hubs.get(key)
         if hub is None:
-            every_s = 30.0 if keeps else DURATION_S_MAX
-            opened = partial(connect, address.url, leases=address.leases)
-            if not is_remote(address.url):  # A server sees to retention by itself.
-                opened = partial(opened, housekeeping_s=every_s)
+            opened = partial(_opened, address, 30.0 if keeps else DURATION_S_MAX)
             hub = _hubs[key] = insist(opened, StoreError, within_s)
     return hub
+
+
+def _opened(address: HubAddress, housekeeping_s: float) -> Hub:
+    """As `connect` does, but without Arrow's late imports: who only plans needs none of them."""
+    if is_remote(address.url):
+        if address.leases is not None:
+            raise InvalidInput("leases", address.leases, "a server has its own; start 'shoal serve' with it")
+        return open_remote(address.url)  # A server sees to retention by itself.
+    local = open_local(address.url, leases=address.leases, housekeeping_s=housekeeping_s)
+    return Hub(local, local.description)
 
 
 def task_hub(address: HubAddress) -> Hub:
