@@ -75,16 +75,20 @@ def test_head_is_answered_at_once_without_a_body_and_the_connection_goes_on(url:
 
 def test_requests_that_were_answered_are_no_garbage_to_be_searched_for(url: str) -> None:
     count = 200
-    with closing(dialled(url)) as sock:
+
+    def left(sock: socket.socket) -> int:
         gc.collect()
-        gc.disable()
-        try:
-            for _ in range(count):
-                sock.sendall(HEALTH)
-                assert b" 200 " in heard(sock)
-            assert gc.collect() < count
-        finally:
-            gc.enable()
+        for _ in range(count):
+            sock.sendall(HEALTH)
+            assert b" 200 " in heard(sock)
+        return gc.collect()
+
+    gc.disable()
+    try:
+        with closing(dialled(url)) as sock:  # Threads of tests before this one may leave some, too, once.
+            assert min(left(sock) for _ in range(3)) < count
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("sent", [b"", b"{", b"{" + b" " * 100_000])
