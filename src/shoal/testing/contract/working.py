@@ -57,6 +57,8 @@ class WorkerContract(WorkerSuite):
             send()
             carl = work(diary.processor("carl"), "carl").start()
             send()
+            # Who stops while it has the parent ends it by stopping, if it has done all of it.
+            eventually(lambda: diary.reasons(shard=0)[-1:] == [Reason.ENDED], "the parent ends")
             anna.stop()
             send()
             diary.wait_for(sent)
