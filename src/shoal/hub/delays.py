@@ -170,11 +170,12 @@ def _routed(stream: StreamInfo, layout: Layout, rows: Sequence[DueRow]) -> Itera
 
 
 def _cut(batches: Sequence[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """What goes into one batch; each of them was small enough for one."""
+    """What goes into one batch, in order; each of them was small enough for one. Some have headers, and some
+    have no room for any: those are batches of their own."""
     some: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
-        if some and size + batch.nbytes > _BYTES:
+        if some and (size + batch.nbytes > _BYTES or batch.schema != some[0].schema):
             yield some
             some, size = [], 0
         some.append(batch)
