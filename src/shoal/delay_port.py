@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -38,9 +38,9 @@ class DelayStore(Protocol):
     def next_due(self) -> int | None:
         """When the next one is due, by the wall clock; None if nothing waits."""
 
-    def due(self, now_ms: int, *, rows: int, size: int) -> Sequence[DueRow]:
-        """The first that are due of one stream: so many rows or bytes, before they were compressed,
-        and at least one."""
+    def due(self, now_ms: int, *, rows: int, size: int, besides: Collection[int] = ()) -> Sequence[DueRow]:
+        """The first that are due of one stream, none of `besides`: so many rows or bytes, before they were
+        compressed, and at least one."""
 
     def bring_forward(self, now_ms: int) -> int:
         """The wall clock may have been set back: what was to wait for so long, and by this clock would wait

@@ -396,6 +396,48 @@ def test_a_record_that_is_refused_holds_up_its_stream_alone_until_its_row_is_men
     }
 
 
+def test_a_row_that_is_held_up_and_given_to_another_stream_is_sent_there(
+    hub: Hub, database: str, outbox: Outbox, opened: Callable[[], Any]
+) -> None:
+    connection = opened()
+    for stream, value in (("ordres", b"0"), ("ordres", b"1"), ("orders", b"2"), ("orders", b"3")):
+        outbox.add(connection, stream, value, key=b"a")
+    connection.commit()
+    with pytest.raises(UnknownStream, match="ordres"):
+        relay_all(hub, database)
+    # Rows of higher numbers are stored by now: under its old one it would be taken for one of them.
+    cursor = connection.cursor()
+    cursor.execute(f"UPDATE shoal_outbox SET stream = 'orders' WHERE id = {_row_of(opened(), b'0')}")
+    connection.commit()
+    with pytest.raises(UnknownStream, match="ordres"):
+        relay_all(hub, database)
+    assert (waiting(database), values_by_key(hub, "orders")) == (1, {b"a": [b"2", b"3", b"0"]})
+    cursor.execute("UPDATE shoal_outbox SET stream = 'orders'")
+    connection.commit()
+    assert relay_all(hub, database) == 1
+    assert (waiting(database), values_by_key(hub, "orders")) == (0, {b"a": [b"2", b"3", b"0", b"1"]})
+    with closing(Journal(database, outbox)) as journal:
+        assert not journal.status().stalled
+
+
+def test_a_relay_says_that_it_is_there_though_it_only_tries_what_is_held_up(
+    hub: Hub, database: str, outbox: Outbox, opened: Callable[[], Any]
+) -> None:
+    connection = opened()
+    outbox.add(connection, "missing", b"x")
+    connection.commit()
+    with OutboxRelay(hub, database, options=RelayOptions(lease_s=1e-6, retry_s=0.001)) as relay:
+        assert relay._take()
+        while not relay.stalled:
+            assert relay._claim is not None
+            relay._turn(relay._claim)
+        assert relay._claim is not None
+        beat = relay._journal.look().beat
+        for tries in range(1, 4):
+            relay._try_again(relay._claim, "missing")
+            assert relay._journal.look().beat == beat + tries
+
+
 def _row_of(connection: Any, value: bytes) -> int:
     cursor = connection.cursor()
     cursor.execute("SELECT id, value FROM shoal_outbox")

@@ -1,5 +1,6 @@
 """A store asked directly, with a view of the stream that others have overtaken meanwhile."""
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -185,3 +186,29 @@ def test_a_map_is_told_to_other_processes_when_it_is_announced_when_it_changes_a
         eventually(lambda: told == [place], "it is gone")
         assert sql_store.signal.look([place]) == {}
         following.close()
+
+
+def test_many_announce_and_call_off_maps_at_once_and_none_is_refused(sql_store: SQLStore) -> None:
+    hub = Hub(LocalHub(sql_store, keeper_interval_s=3600), "a hub on the store")
+    ids = [hub.create_stream(f"orders-{number}", shards=1).id for number in range(2)]
+    threads_count, faults = 4, list[BaseException]()
+    together = threading.Barrier(threads_count)
+
+    def announce(stream_id: int) -> None:
+        try:
+            for version in range(2, 32):
+                for announced in (version, None):
+                    together.wait(60)
+                    sql_store.announce_routes(stream_id, announced)
+        except BaseException as error:  # noqa: BLE001 - it is looked at below
+            faults.append(error)
+            together.abort()
+
+    threads = [threading.Thread(target=announce, args=(ids[n % 2],)) for n in range(threads_count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(100)
+    assert [fault for fault in faults if not isinstance(fault, threading.BrokenBarrierError)] == []
+    assert not sql_store.announced_routes()
+    hub.close()

@@ -1,8 +1,10 @@
 """Delayed records whose map is an old one by the time that they are delivered, or whose clock was set."""
 
+import sqlite3
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -94,6 +96,26 @@ def test_what_was_to_wait_for_so_long_waits_no_longer_when_the_wall_clock_is_set
         until(lambda: hub.count_delayed("orders") == 0)
     finally:
         hub.close()
+
+
+def test_a_delayed_record_that_is_damaged_holds_up_its_stream_alone(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with shoal.connect(sqlite_url) as hub:
+        for name in ("orders", "others"):
+            hub.create_stream(name, shards=1)
+        at = time.time_ns() // 1_000_000 + 3_600_000
+        with hub.producer("orders") as orders:
+            orders.send(b"damaged", deliver_at=at)
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as file:
+        file.execute("UPDATE shoal_delayed SET payload = zeroblob(length(payload)), due_ms = 0")
+        file.commit()
+    with shoal.connect(sqlite_url) as hub, hub.producer("others") as others:
+        others.send(b"sound", deliver_at=1)
+        until(lambda: hub.stats("others").appended == 1)
+        assert hub.count_delayed("orders") == 1
+    assert "delayed records of stream" in caplog.text
+    assert "damaged" in caplog.text
 
 
 def test_a_servers_clock_counts_and_not_its_clients(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

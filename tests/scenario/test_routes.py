@@ -173,6 +173,42 @@ def test_only_a_producer_that_sends_often_follows_and_only_while_it_does(hub: Hu
     assert counted.open == 0
 
 
+class Slow:
+    """A service in which an append takes until it is let go on, if asked to."""
+
+    def __init__(self, service: HubService) -> None:
+        self._service = service
+        self.is_slow = False
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def append(self, *arguments: Any) -> Any:
+        if self.is_slow:
+            self.begun.set()
+            assert self.go_on.wait(60)
+        return self._service.append(*arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._service, name)
+
+
+def test_who_learns_of_a_change_by_a_refusal_waits_for_no_other(hub: Hub) -> None:
+    hub.create_stream("orders", shards=1)
+    slow = Slow(hub.service)
+    with Hub(cast("HubService", slow), "slow").producer("orders", **PATIENT) as producer:
+        sent = busy(producer)
+        slow.is_slow = True
+        sent.more()
+        assert slow.begun.wait(60)
+        told = vars(vars(producer)["_sender"])["_routes"]
+        hub.split_shard("orders", 0)
+        until(lambda: told.is_told)  # And does not look, since its call is on its way.
+        slow.is_slow = False
+        slow.go_on.set()
+        producer.flush(30)
+        assert (producer.stats.refused, producer.stats.held) == (1, 0)
+    assert values_by_key(hub, "orders") == sent.wanted()
+
+
 class Refusing:
     """A store in which shards cannot be changed now."""
 

@@ -59,6 +59,22 @@ def test_what_was_buried_at_the_first_attempt_is_processed_when_it_is_replayed(h
     assert hub.describe_group(f"{STREAM}.{GROUP}.retry", GROUP).lag == 0
 
 
+def test_a_dead_stream_that_was_deleted_is_made_anew(hub: Hub, work: Make) -> None:
+    def fail(batch: Batch, checkpointer: Checkpointer) -> None:
+        if b"odd" in [record.value for record in batch]:
+            raise ValueError("odd")
+        checkpointer.save(persist=False)
+
+    rules = FailureRules(policy=Policy.BEST_TRIED, delays_s=(), max_attempts=1)
+    worker = work(fail, failure=rules, batch_records=1).start()
+    for buried in (1, 2):
+        hub.append(STREAM, 0, [b"odd"])
+        eventually(lambda: worker.stats.dead == buried, "it is buried")  # noqa: B023 - called at once
+        assert len(hub.dead_letters(STREAM, GROUP)) == 1
+        hub.delete_stream(f"{STREAM}.{GROUP}.dead")
+    worker.stop()
+
+
 def test_rules_that_name_no_policy_have_the_groups(hub: Hub, work: Make) -> None:
     hub.create_group(STREAM, GROUP, failure="best_tried")
 

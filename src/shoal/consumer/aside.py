@@ -72,12 +72,18 @@ class Aside:
         headers = {**own_headers(record.headers), **origin.headers()}
         wait_ms = self._rules.delay_ms(attempts)
         if wait_ms is None:
-            self._see(self.dead, 1)
-            died = Record(0, time.time_ns() // 1_000_000, record.key, record.value, headers)
-            self._hub.append(str(self.dead), 0, [died])
+            self._bury(Record(0, time.time_ns() // 1_000_000, record.key, record.value, headers))
             return True
         self._delay(Record(0, origin.timestamp, record.key, record.value, headers), wait_ms)
         return False
+
+    def _bury(self, record: Record) -> None:
+        self._see(self.dead, 1)
+        try:
+            self._hub.append(str(self.dead), 0, [record])
+        except UnknownStream:
+            self._forget(self.dead)
+            raise
 
     def _delay(self, record: Record, wait_ms: int) -> None:
         """Durable now; in the retry stream, in the shard of its key, when its delay is over."""
@@ -90,14 +96,19 @@ class Aside:
         delays = [Delay(0, None, wait_ms)]
         (answer,) = self._hub.service.append(stream, [Submission(shard=DELAYED, batch=batch, delays=delays)])
         if isinstance(answer, UnknownStream):
-            del self._known[self.retry]  # It was deleted, and is made anew by the next attempt.
+            self._forget(self.retry)
         if isinstance(answer, ShoalError):
             raise answer
 
     def _see(self, name: StreamName, shards: int) -> StreamInfo:
         """Make the stream if it is not there."""
-        if name not in self._known:
+        found = self._known.get(name)
+        if found is None:
             with suppress(StreamExists):
                 self._hub.service.create_stream(name, kept_for_ever(self._main.settings), shards)
-            self._known[name] = self._hub.service.describe_stream(name)
-        return self._known[name]
+            found = self._known[name] = self._hub.service.describe_stream(name)
+        return found
+
+    def _forget(self, name: StreamName) -> None:
+        """It was deleted, and is made anew by the next attempt. Several shards may find that out at once."""
+        self._known.pop(name, None)

@@ -78,6 +78,11 @@ class Stalled:
     """The id of the row that was refused, or of the first of those among which it is."""
     why: str
 
+    @property
+    def ids(self) -> list[int]:
+        """Of its rows, in order."""
+        return [one for one, _ in self.rows]
+
 
 def is_streams_own(error: ShoalError) -> bool:
     """Whether it is one stream, or a record for it, that is refused; or the hub that is away for all."""

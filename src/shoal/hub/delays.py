@@ -115,8 +115,14 @@ class Delays:
         self._look_at_clocks()
         with self._changed:
             upto_ms = self._lookout.upto_ms(_now_ms())
-        while not self._is_closed and (rows := self._store.due(upto_ms, rows=_ROWS, size=_BYTES)):
-            self._deliver(rows)
+        stuck: set[int] = set()
+        while not self._is_closed and (
+            rows := self._store.due(upto_ms, rows=_ROWS, size=_BYTES, besides=stuck)
+        ):
+            if not self._delivered(rows):
+                stuck.add(rows[0].stream_id)
+        if stuck:
+            return _LOOK_MS
         due_ms = self._store.next_due()
         with self._changed:
             return None if due_ms is None else self._lookout.rest_ms(due_ms, _now_ms(), _LOOK_MS)
@@ -128,6 +134,18 @@ class Delays:
             while self._store.bring_forward(seen.wall_ms):
                 pass
         self._seen = seen
+
+    def _delivered(self, rows: Sequence[DueRow]) -> bool:
+        """False: what is wrong is wrong with these, and those of other streams need not wait for it."""
+        try:
+            self._deliver(rows)
+        except ShoalError as error:
+            if error.retriable or isinstance(error, HubClosed):
+                raise
+            stream_id = rows[0].stream_id
+            self._complaints.warn(f"stream {stream_id}", "delayed records of stream %d: %s", stream_id, error)
+            return False
+        return True
 
     def _deliver(self, rows: Sequence[DueRow]) -> None:
         stream = self._store.load_stream_by_id(rows[0].stream_id)
@@ -170,11 +188,12 @@ def _routed(stream: StreamInfo, layout: Layout, rows: Sequence[DueRow]) -> Itera
 
 
 def _cut(batches: Sequence[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """What goes into one batch; each of them was small enough for one."""
+    """What goes into one batch, in order; each of them was small enough for one. Some have headers, and some
+    have no room for any: those are batches of their own."""
     some: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
-        if some and size + batch.nbytes > _BYTES:
+        if some and (size + batch.nbytes > _BYTES or batch.schema != some[0].schema):
             yield some
             some, size = [], 0
         some.append(batch)

@@ -279,7 +279,11 @@ class LocalHub:
         requests = [request for _, request in appends]
         answers, ends = self._store.transact(life, requests, touches, _now_ms())
         appended = self._answering.committed(appends, answers)
-        self.groups.reached([touch.group_id for touch, count in zip(touches, ends, strict=True) if count])
+        try:
+            self.groups.reached([touch.group_id for touch, count in zip(touches, ends, strict=True) if count])
+        except ShoalError as error:
+            # It is committed all the same; whoever lets go of the shards lets the groups know.
+            _log.warning("groups whose shards have ended: %s", error)
         return appended
 
     def open_producer(self, stream: StreamInfo, producer: str, held: int | None = None) -> ProducerOpening:

@@ -235,13 +235,13 @@ class Journal:
                     change = update(self._relay).where(self._relay.c.name == note.name)
                     connection.execute(change.values(ids=_as_json(stalled)))
 
-    def unstall(self, name: str, stalled: Stalled) -> None:
-        """All of it was sent: take it away, and its note."""
+    def unstall(self, name: str, stream: str, done: Collection[int]) -> None:
+        """All of its note was sent, or is not there any more: take it away, and the note."""
         with self._held(name) as connection:
-            for some in _pieces([one for one, _ in stalled.rows]):
+            for some in _pieces(list(done)):
                 connection.execute(delete(self._waiting).where(self._among(some)))
             for note in self._notes(connection):
-                if note.stalled.stream == stalled.stream:
+                if note.stalled.stream == stream:
                     connection.execute(delete(self._relay).where(self._relay.c.name == note.name))
 
     def _notes(self, connection: Connection) -> list[_Note]:

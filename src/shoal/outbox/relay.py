@@ -207,28 +207,31 @@ class OutboxRelay:
         return self._sending.send(rows, claim.producer)
 
     def _try_again(self, claim: Claim, stream: str) -> None:
-        """Send what a stream that stalls has noted, under the numbers of its note."""
+        """Send what a stream that stalls has noted, under the numbers of its note.
+
+        A row that its owner has given to another stream since is not of the note any more: it waits for a
+        number of its own, for those of the other stream have gone on.
+        """
+        self._beat()
         noted = self._journal.stalled(stream)
         if noted is None:  # Its owner has cleared it.
             del self._stalls[stream]
             return
-        numbers = [number for _, number in noted.rows]
-        there = self._journal.rows([one for one, _ in noted.rows])
-        refused = self._sending.send([(numbers[place], row) for place, row in there], claim.producer)
-        found = {row[0] for _, row in there}
+        there = [(place, row) for place, row in self._journal.rows(noted.ids) if row.stream == stream]
+        refused = self._sending.send([(noted.rows[place][1], row) for place, row in there], claim.producer)
+        found = {row.id for _, row in there}
         if not refused:
-            self._journal.unstall(self._name, noted)
+            self._journal.unstall(self._name, stream, found)
             del self._stalls[stream]
             _log.info("records for %s are relayed again", stream)
             self.relayed += len(found)
-        else:
-            after = refused[stream].as_stalled(stream)
-            done = found - {one for one, _ in after.rows}
-            if after != noted:
-                self._journal.stall_again(self._name, after, done)
-            self.relayed += len(done)
-            self._stall(after, refused[stream])
-        self._beaten_s = time.monotonic()
+            return
+        after = refused[stream].as_stalled(stream)
+        done = found - set(after.ids)
+        if after != noted:
+            self._journal.stall_again(self._name, after, done)
+        self.relayed += len(done)
+        self._stall(after, refused[stream])
 
     def _stall(self, stalled: Stalled, refused: Refused) -> None:
         stall = self._stalls[stalled.stream]

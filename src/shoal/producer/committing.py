@@ -7,7 +7,16 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from shoal.core.errors import DeliveryTimeout, OutOfSequence, ProducerFenced, ShardClosed, ShoalError
+from shoal.core.errors import (
+    DeliveryTimeout,
+    Fenced,
+    InvalidInput,
+    NotOwner,
+    OutOfSequence,
+    ProducerFenced,
+    ShardClosed,
+    ShoalError,
+)
 from shoal.core.limits import RETRIES_MAX
 from shoal.core.model import Appended, ShardId, StreamInfo
 from shoal.ports import GroupSaves, ProducerLife, Submission
@@ -32,6 +41,8 @@ class Committing:
         self._sender, self._parts, self._saves = sender, {part.stream.id: part for part in parts}, saves
         self._numbers = numbers
         """Of batches for streams that are not the producer's own, in its present life."""
+        self._is_uncertain = False
+        """An attempt may have been made, and nobody knows."""
 
     def run(self) -> list[Appended]:
         """Until it is committed, refused, or given up."""
@@ -60,19 +71,30 @@ class Committing:
                 if attempts > forgotten or forgotten > RETRIES_MAX:
                     raise
             except ShoalError as error:
-                if isinstance(error, ProducerFenced):
-                    self._sender.refuse(error)
-                if not error.retriable:
-                    raise
-                if time.monotonic() - began_s + wait_s > options.delivery_timeout_s:
-                    self._sender.begin_anew()  # What became of it, is not known.
-                    raise self._late(error) from error
+                is_late = time.monotonic() - began_s + wait_s > options.delivery_timeout_s
+                self._check_failed(error, is_late=is_late)
+                self._is_uncertain |= attempts > 0 and not error.untouched
                 self._sender.stats.retries += 1
                 _log.warning("a transaction, attempt %d: %s", attempts, error)
                 time.sleep(wait_s)
                 wait_s = min(wait_s * 2, options.retry_most_s)
+            except Exception:
+                self._sender.begin_anew()
+                raise
             else:
                 return self._done(batches, answers)
+
+    def _check_failed(self, error: ShoalError, *, is_late: bool) -> None:
+        """Raise what ends it; otherwise it is tried again."""
+        if isinstance(error, ProducerFenced):
+            self._sender.refuse(error)
+        if isinstance(error, _UNSTORED):
+            raise error
+        if is_late or not error.retriable:
+            self._sender.begin_anew()  # Under its numbers the next one might be taken for a repeat.
+            if error.retriable or self._is_uncertain:
+                raise self._late(error) from error
+            raise error
 
     def _life(self) -> ProducerLife:
         life = self._sender.life
@@ -137,3 +159,8 @@ class Committing:
             waited_s=self._sender.options.delivery_timeout_s,
             last=str(last),
         )
+
+
+_UNSTORED: Final = (InvalidInput, NotOwner, Fenced)
+"""What is stored already is answered as the first time, before anyone looks at its checkpoints: who hears
+these knows that no attempt before has stored it."""

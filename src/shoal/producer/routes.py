@@ -67,9 +67,11 @@ class Routes:
             self._is_new = True
 
     def follow(self, stream: StreamInfo) -> None:
-        """This map is known now."""
+        """This map is known now. What was told before was of this one, and nobody waits for it any more; if
+        it was of the next, a refusal says so."""
         if self._following is not None:
             self._following.move(StreamRoutes(stream.id), route_number(stream.version))
+        self.is_told = False
 
     def idle_in_s(self, now_s: float) -> float | None:
         """Seconds until nothing was sent for so long that nothing is followed; None: nothing is."""

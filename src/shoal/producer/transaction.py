@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from time import time_ns
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeAlias
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 from shoal.core.delaying import DELAYED, Delay
 from shoal.core.errors import InvalidInput, ShoalError, TooLarge, TransactionEnded
@@ -46,6 +46,14 @@ class Checkpointing(Protocol):
     def pledge(self, offset: Any = None) -> Pledge: ...
 
 
+class _Pledged(NamedTuple):
+    """Who is to be saved, and how far."""
+
+    checkpointer: Checkpointing
+    offset: Any
+    pledge: Pledge
+
+
 class Transaction:
     """Made by `Producer.transaction()`, for one thread. Left without an error it commits, otherwise not."""
 
@@ -61,7 +69,8 @@ class Transaction:
         self._send = send
         self._streams: dict[StreamName, StreamPart] = {}
         self._mine = self._see(stream, partitioner)
-        self._pledges: list[Pledge] = []
+        self._pledges: dict[int, _Pledged] = {}
+        """By who gave them: one for each, since a pledge keeps its shards to itself while it is redeemed."""
         self._size = 0
         self._ended: str | None = None
 
@@ -117,7 +126,7 @@ class Transaction:
     def checkpoint(self, checkpointer: Checkpointing, *, offset: Any = None) -> None:
         """Save with the commit what `checkpointer.save()` would declare done now: all that was processed,
         and the batch in hand; or what `consumer.commit()` would. `offset` is as there. If the commit fails,
-        nothing of it is declared."""
+        nothing of it is declared. Of several calls for one checkpointer the last counts."""
         self._check_open()
         if not hasattr(checkpointer, "pledge"):
             raise InvalidInput(
@@ -125,7 +134,12 @@ class Transaction:
                 type(checkpointer).__name__,
                 "give what `process` was given as checkpointer, or a Consumer",
             )
-        self._pledges.append(checkpointer.pledge(offset))
+        before = self._pledges.get(id(checkpointer))
+        if before is not None and isinstance(offset, Mapping):
+            if before.offset is None:
+                raise InvalidInput("offset", offset, "the whole consumer is in it already; give offsets once")
+            offset = {**before.offset, **offset}
+        self._pledges[id(checkpointer)] = _Pledged(checkpointer, offset, checkpointer.pledge(offset))
 
     def commit(self) -> list[Appended]:
         """Store and save all of it, or raise, and then nothing is. Where the batches are."""
@@ -141,7 +155,7 @@ class Transaction:
                 answers.extend(self._send(list(self._streams.values()), saves))
 
         try:
-            go(self._pledges, ())
+            go([one.pledge for one in self._pledges.values()], ())
         except BaseException as error:
             self._ended = f"it failed: {error}"
             self._fail(error if isinstance(error, ShoalError) else TransactionEnded(self._ended))

@@ -201,12 +201,7 @@ class SQLCatalog:
     def _set_option(self, name: StreamName, option: str, value: object) -> None:
         """None takes it away."""
         with self._database.write() as connection:
-            stream = _load(connection, name, lock=True)
-            mine = (_options.stream_id == stream.id, _options.name == option)
-            connection.execute(delete(tables.stream_options).where(*mine))
-            if value is not None:
-                row = {"stream_id": stream.id, "name": option, "value": json.dumps(value)}
-                connection.execute(insert(tables.stream_options).values(**row))
+            write_option(connection, _load(connection, name, lock=True).id, option, value)
 
     def scalings(self) -> Mapping[int, Scaling]:
         """See CatalogStore."""
@@ -255,6 +250,24 @@ class SQLCatalog:
                     )
                 )
         return True
+
+
+def write_option(connection: Connection, stream_id: int, name: str, value: object) -> None:
+    """Of a stream whose row is locked. None takes it away.
+
+    It is looked for first: deleting what is not there would lock the gap (MariaDB), and two who do so for two
+    streams, and insert then, would wait for each other.
+    """
+    mine = (_options.stream_id == stream_id, _options.name == name)
+    is_there = connection.execute(select(_options.name).where(*mine)).scalar() is not None
+    text = json.dumps(value)
+    if value is None and is_there:
+        connection.execute(delete(tables.stream_options).where(*mine))
+    elif value is not None and is_there:
+        connection.execute(update(tables.stream_options).where(*mine).values(value=text))
+    elif value is not None:
+        row = {"stream_id": stream_id, "name": name, "value": text}
+        connection.execute(insert(tables.stream_options).values(**row))
 
 
 def _delete_groups(connection: Connection, stream_id: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, bindparam, func, insert, select, update
@@ -32,9 +32,11 @@ class SQLDelays:
             rows = _NEXT.rows(connection, {})
         return rows[0].due_ms if rows else None
 
-    def due(self, now_ms: int, *, rows: int, size: int) -> Sequence[DueRow]:
+    def due(self, now_ms: int, *, rows: int, size: int, besides: Collection[int] = ()) -> Sequence[DueRow]:
         """See DelayStore."""
         first = select(_delayed.stream_id).where(_delayed.due_ms <= now_ms)
+        if besides:
+            first = first.where(_delayed.stream_id.not_in(sorted(besides)))
         with self._database.read() as connection:
             stream_id = connection.execute(first.order_by(_delayed.due_ms, _delayed.id).limit(1)).scalar()
             if stream_id is None:

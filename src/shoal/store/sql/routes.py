@@ -6,11 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from sqlalchemy import and_, bindparam, delete, insert, select
+from sqlalchemy import and_, bindparam, select
 
 from shoal.core.routing import route_number
 from shoal.log_port import StreamRoutes
 from shoal.store.sql import tables
+from shoal.store.sql.catalog import write_option
 from shoal.store.sql.database import Database
 from shoal.store.sql.prepared import PreparedSelect
 
@@ -25,13 +26,12 @@ class SQLRoutes:
         self._database = database
 
     def announce_routes(self, stream_id: int, version: int | None) -> None:
-        """See CatalogStore."""
-        mine = (_options.stream_id == stream_id, _options.name == _ANNOUNCED)
+        """See CatalogStore. The stream's row first: two who announce come one after the other."""
+        locked = select(_streams.id).where(_streams.id == stream_id).with_for_update()
         with self._database.write() as connection:
-            connection.execute(delete(tables.stream_options).where(*mine))
-            if version is not None:
-                row = {"stream_id": stream_id, "name": _ANNOUNCED, "value": json.dumps(version)}
-                connection.execute(insert(tables.stream_options).values(**row))
+            if connection.execute(locked).scalar() is None:
+                return  # It was deleted, and all that is to be known of it.
+            write_option(connection, stream_id, _ANNOUNCED, version)
             self._database.dialect.announce(connection, [stream_id])
 
     def announced_routes(self) -> Mapping[int, int]:

@@ -127,6 +127,22 @@ class DelayContract(HubSuite):
         (values,) = values_by_key(hub, orders).values()
         assert [bytes(str(value), "ascii")[2:3] for value in values] == [b"%d" % (n % 10) for n in range(14)]
 
+    def test_some_have_headers_and_some_have_none(self, hub: Hub, orders: str) -> None:
+        hub.create_stream(orders, shards=1)
+        at = later_ms()
+        for number in range(4):
+            with hub.producer(orders) as producer:
+                headers = {"x": b"%d" % number} if number % 2 else None
+                producer.send(b"%d" % number, key="a", headers=headers, deliver_at=at)
+        until(lambda: hub.stats(orders).appended == 4)
+        records = read_stream(hub, orders)[0]
+        assert [(record.value, record.headers) for record in records] == [
+            (b"0", {}),
+            (b"1", {"x": b"1"}),
+            (b"2", {}),
+            (b"3", {"x": b"3"}),
+        ]
+
     def test_a_stream_that_is_deleted_takes_what_waits_with_it(self, hub: Hub, orders: str) -> None:
         hub.create_stream(orders, shards=1)
         with hub.producer(orders) as producer:

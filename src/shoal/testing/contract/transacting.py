@@ -9,8 +9,11 @@ import pytest
 
 from shoal import Checkpointer, Hub, Producer, SendFuture
 from shoal.core.errors import (
+    DeliveryTimeout,
     InvalidInput,
     ProducerFenced,
+    ShoalError,
+    StoreReadOnly,
     StoreUnavailable,
     TooLarge,
     TransactionEnded,
@@ -27,12 +30,17 @@ class LostAnswers:
 
     def __init__(self, service: HubService, lost: int, *, is_made: bool = True) -> None:
         self._service, self.lost, self._is_made = service, lost, is_made
+        self.last: ShoalError | None = None
+        """What is said to the one who asks again, once."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._service, name)
 
     def transact(self, *arguments: Any) -> Any:
         if not self.lost:
+            last, self.last = self.last, None
+            if last is not None:
+                raise last
             return self._service.transact(*arguments)
         self.lost -= 1
         if self._is_made:
@@ -148,6 +156,28 @@ class TransactionContract(HubSuite):
             found = values_by_key(hub, each)
             found.pop(b"plain", None)
             assert found == {b"%d" % i: [b"%d" % (turn * 10 + i) for turn in range(4)] for i in range(10)}
+
+    @pytest.mark.parametrize("name", [None, "till-1"])
+    def test_one_that_was_made_and_then_refused_is_in_doubt_and_the_next_is_no_repeat_of_it(
+        self, hub: Hub, orders: str, name: str | None
+    ) -> None:
+        hub.create_stream(orders, shards=1)
+        hub.create_stream(f"{orders}-2", shards=1)
+        service = LostAnswers(hub.service, lost=0)
+        stream = hub.describe_stream(orders)
+        with Producer(cast("HubService", service), stream, name=name) as producer:
+            for number in range(6):
+                transaction = producer.transaction()
+                transaction.send(b"%d" % number, key="a")
+                transaction.send(b"%d" % number, key="a", stream=f"{orders}-2")
+                if number % 2:
+                    transaction.commit()
+                    continue
+                service.lost, service.last = 1, StoreReadOnly("fails over")
+                with pytest.raises(DeliveryTimeout, match="fails over"):
+                    transaction.commit()
+        for each in (orders, f"{orders}-2"):
+            assert values_by_key(hub, each) == {b"a": [b"%d" % number for number in range(6)]}
 
     def test_one_who_is_fenced_commits_nothing_to_whatever_stream(self, hub: Hub, orders: str) -> None:
         hub.create_stream(orders, shards=1)

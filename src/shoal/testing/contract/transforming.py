@@ -79,6 +79,55 @@ class TransformContract(HubSuite):
         }
 
     @both_kinds
+    def test_of_several_checkpoints_of_one_checkpointer_the_last_counts(
+        self, hub: Hub, orders: str, coordination: str
+    ) -> None:
+        bills = f"{orders}-bills"
+        hub.create_stream(orders, shards=1)
+        hub.create_stream(bills, shards=1)
+        hub.create_group(orders, "billing", coordination=coordination, timeout=10.0)
+        hub.append(orders, 0, [b"%d" % number for number in range(10)])
+        with hub.producer(bills) as producer:
+
+            def process(batch: Batch, checkpointer: Checkpointer) -> None:
+                with producer.transaction() as transaction:
+                    for record in batch:
+                        transaction.send(record.value, key="a")
+                        transaction.checkpoint(checkpointer, offset=record.offset + 1)
+
+            with Worker(hub, orders, "billing", process, batch_records=4):
+                until(lambda: hub.describe_group(orders, "billing").shards[0].lag == 0)
+        assert values_by_key(hub, bills) == {b"a": [b"%d" % number for number in range(10)]}
+
+    def test_a_consumer_gives_its_offsets_one_after_the_other_or_all_at_once(
+        self, hub: Hub, orders: str
+    ) -> None:
+        hub.create_stream(orders, shards=2)
+        hub.create_group(orders, "billing", timeout=10.0)
+        for shard in range(2):
+            hub.append(orders, shard, [b"x"] * 5)
+        with hub.producer(orders) as producer, Consumer(hub, group="billing", auto_commit=False) as consumer:
+            consumer.subscribe([orders])
+            polled = 0
+
+            def have_all() -> bool:
+                nonlocal polled
+                polled += sum(len(batch) for batch in consumer.poll(timeout=0.1))
+                return polled == 10
+
+            until(have_all)
+            with producer.transaction() as transaction:
+                for shard, offset in ((0, 1), (1, 2), (0, 3)):
+                    transaction.checkpoint(consumer, offset={(orders, shard): offset})
+            assert [one.checkpoint for one in hub.describe_group(orders, "billing").shards] == [3, 2]
+            with producer.transaction() as transaction:
+                for _ in range(2):
+                    transaction.checkpoint(consumer)
+                with pytest.raises(InvalidInput, match="offset="):
+                    transaction.checkpoint(consumer, offset={(orders, 0): 4})
+            assert [one.checkpoint for one in hub.describe_group(orders, "billing").shards] == [5, 5]
+
+    @both_kinds
     def test_one_who_polls_saves_what_it_has_polled_with_what_it_sends(
         self, hub: Hub, orders: str, coordination: str
     ) -> None:
