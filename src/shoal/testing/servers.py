@@ -94,6 +94,7 @@ class MariaDBServer(Server):
                 str(installed("mariadb-install-db")),
                 "--no-defaults",
                 f"--datadir={self._data}",
+                f"--tmpdir={self.folder}",  # Each that starts clears it of what another may be using.
                 "--auth-root-authentication-method=normal",
                 "--skip-test-db",
                 "--skip-name-resolve",
@@ -105,6 +106,7 @@ class MariaDBServer(Server):
             str(installed("mariadbd")),
             "--no-defaults",
             f"--datadir={self._data}",
+            f"--tmpdir={self.folder}",
             f"--socket={self._socket}",
             f"--pid-file={self.folder / 'pid'}",
             f"--port={self.port}",
