@@ -79,7 +79,7 @@ class Committing:
                 time.sleep(wait_s)
                 wait_s = min(wait_s * 2, options.retry_most_s)
             except Exception:
-                self._sender.begin_anew()
+                self._sender.begin_anew()  # Whether it is stored is not known: no other may have its numbers.
                 raise
             else:
                 return self._done(batches, answers)
