@@ -38,15 +38,21 @@ _AT_ONCE = FailureRules(policy=Policy.STRICT, backoff=Backoff(first_s=0.01, max_
 both_kinds = pytest.mark.parametrize("coordination", ["coordinated", "leased"])
 
 
+def billing(hub: Hub, orders: str, coordination: str, *, shards: int = 1, into: int = 1) -> str:
+    """Orders, a group that bills them, and the stream for its bills, whose name is given back."""
+    bills = f"{orders}-bills"
+    hub.create_stream(orders, shards=shards)
+    hub.create_stream(bills, shards=into)
+    hub.create_group(orders, "billing", coordination=coordination, timeout=10.0)
+    return bills
+
+
 class TransformContract(HubSuite):
     @both_kinds
     def test_consume_transform_produce_loses_nothing_and_repeats_nothing(
         self, hub: Hub, orders: str, coordination: str
     ) -> None:
-        bills, total = f"{orders}-bills", 300
-        hub.create_stream(orders, shards=2)
-        hub.create_stream(bills, shards=2)
-        hub.create_group(orders, "billing", coordination=coordination, timeout=10.0)
+        bills, total = billing(hub, orders, coordination, shards=2, into=2), 300
         with hub.producer(orders) as source:
             for number in range(total):
                 source.send(b"%d" % number, key=b"%d" % (number % 7))
@@ -82,10 +88,7 @@ class TransformContract(HubSuite):
     def test_of_several_checkpoints_of_one_checkpointer_the_last_counts(
         self, hub: Hub, orders: str, coordination: str
     ) -> None:
-        bills = f"{orders}-bills"
-        hub.create_stream(orders, shards=1)
-        hub.create_stream(bills, shards=1)
-        hub.create_group(orders, "billing", coordination=coordination, timeout=10.0)
+        bills = billing(hub, orders, coordination)
         hub.append(orders, 0, [b"%d" % number for number in range(10)])
         with hub.producer(bills) as producer:
 
@@ -131,10 +134,7 @@ class TransformContract(HubSuite):
     def test_one_who_polls_saves_what_it_has_polled_with_what_it_sends(
         self, hub: Hub, orders: str, coordination: str
     ) -> None:
-        bills, total = f"{orders}-bills", 120
-        hub.create_stream(orders, shards=3)
-        hub.create_stream(bills, shards=2)
-        hub.create_group(orders, "billing", coordination=coordination, timeout=10.0)
+        bills, total = billing(hub, orders, coordination, shards=3, into=2), 120
         with hub.producer(orders) as source:
             for number in range(total):
                 source.send(b"%d" % number, key=b"%d" % (number % 7))
@@ -167,10 +167,7 @@ class TransformContract(HubSuite):
     def test_a_checkpoint_that_is_refused_keeps_the_records_out(
         self, hub: Hub, orders: str, coordination: str
     ) -> None:
-        bills = f"{orders}-bills"
-        hub.create_stream(orders, shards=1)
-        hub.create_stream(bills, shards=1)
-        hub.create_group(orders, "billing", coordination=coordination, timeout=10.0)
+        bills = billing(hub, orders, coordination)
         hub.append(orders, 0, [b"a", b"b"])
         raised: list[BaseException] = []
 
@@ -203,10 +200,7 @@ class TransformContract(HubSuite):
     def test_a_worker_loses_and_repeats_nothing_of_a_commit_that_was_given_up(
         self, hub: Hub, orders: str, coordination: str, is_made: bool
     ) -> None:
-        bills = f"{orders}-bills"
-        hub.create_stream(orders, shards=1)
-        hub.create_stream(bills, shards=1)
-        hub.create_group(orders, "billing", coordination=coordination, timeout=10.0)
+        bills = billing(hub, orders, coordination)
         hub.append(orders, 0, [b"%d" % number for number in range(40)])
         service = cast("HubService", LostAnswers(hub.service, lost=1, is_made=is_made))
         raised: list[type[BaseException]] = []
@@ -240,10 +234,7 @@ class TransformContract(HubSuite):
     def test_what_a_commit_that_was_given_up_did_ahead_of_other_lanes_is_not_undone(
         self, hub: Hub, orders: str, coordination: str, is_made: bool
     ) -> None:
-        bills, keys = f"{orders}-bills", 16
-        hub.create_stream(orders, shards=1)
-        hub.create_stream(bills, shards=1)
-        hub.create_group(orders, "billing", coordination=coordination, timeout=10.0)
+        bills, keys = billing(hub, orders, coordination), 16
         with hub.producer(orders) as source:
             for number in range(4 * keys):
                 source.send(b"%d" % number, key=b"%d" % (number % keys))
@@ -277,10 +268,7 @@ class TransformContract(HubSuite):
     def test_one_who_polls_loses_and_repeats_nothing_of_a_commit_that_was_given_up(
         self, hub: Hub, orders: str, coordination: str, is_made: bool
     ) -> None:
-        bills = f"{orders}-bills"
-        hub.create_stream(orders, shards=2)
-        hub.create_stream(bills, shards=1)
-        hub.create_group(orders, "billing", coordination=coordination, timeout=10.0)
+        bills = billing(hub, orders, coordination, shards=2)
         for shard in (0, 1):
             hub.append(orders, shard, [b"%d" % number for number in range(20)])
         service = cast("HubService", LostAnswers(hub.service, lost=1, is_made=is_made))
@@ -308,10 +296,7 @@ class TransformContract(HubSuite):
     def test_a_shard_that_ends_with_a_transaction_is_followed_by_its_children(
         self, hub: Hub, orders: str, coordination: str
     ) -> None:
-        bills, total = f"{orders}-bills", 60
-        hub.create_stream(orders, shards=2)
-        hub.create_stream(bills, shards=1)
-        hub.create_group(orders, "billing", coordination=coordination, timeout=10.0)
+        bills, total = billing(hub, orders, coordination, shards=2), 60
         with hub.producer(orders) as source, hub.producer(bills) as producer:
 
             def bill(batch: Batch, checkpointer: Checkpointer) -> None:
@@ -335,10 +320,7 @@ class TransformContract(HubSuite):
     def test_of_a_leased_group_only_the_owner_saves_and_only_under_its_epoch(
         self, hub: Hub, orders: str
     ) -> None:
-        bills = f"{orders}-bills"
-        hub.create_stream(orders, shards=1)
-        hub.create_stream(bills, shards=1)
-        hub.create_group(orders, "billing", coordination="leased", timeout=10.0)
+        bills = billing(hub, orders, "leased")
         hub.append(orders, 0, [b"a", b"b", b"c"])
         with hub.join_group(orders, "billing", "anna") as anna:
             holds(anna, [0])
@@ -402,10 +384,7 @@ class TransformContract(HubSuite):
         self, connect_again: ConnectAgain, orders: str, tmp_path: Any
     ) -> None:
         hub = connect_again(leases=f"sqlite:///{tmp_path / 'leases.db'}")
-        bills = f"{orders}-bills"
-        hub.create_stream(orders, shards=1)
-        hub.create_stream(bills, shards=1)
-        hub.create_group(orders, "billing", coordination="leased", timeout=10.0)
+        bills = billing(hub, orders, "leased")
         hub.append(orders, 0, [b"a"])
         raised: list[str] = []
         with hub.producer(bills) as producer:
