@@ -169,7 +169,7 @@ class SQLCatalog:
                 .values(version=before.version + 1)
             )
             self._database.dialect.announce(connection, [before.id])
-            return _load(connection, name)
+            return replace(before, version=before.version + 1, shards=after)
 
     def change_settings(
         self, name: StreamName, rule: Callable[[StreamSettings], StreamSettings]
@@ -387,7 +387,7 @@ def _save_shards(
     connection: Connection, stream_id: int, before: Sequence[Shard], after: Iterable[Shard]
 ) -> None:
     """Insert the new shards; of the old ones only the status can have changed."""
-    born = []
+    born, closed = [], []
     for shard in after:
         if shard.id >= len(before):
             born.append(
@@ -408,11 +408,10 @@ def _save_shards(
                 }
             )
         elif shard != before[shard.id]:
-            connection.execute(
-                update(tables.shards)
-                .where(tables.shards.c.stream_id == stream_id, tables.shards.c.shard == shard.id)
-                .values(status=shard.status.value, closed_ms=shard.closed_ms)
-            )
+            closed.append({"at": shard.id, "status": shard.status.value, "closed_ms": shard.closed_ms})
+    if closed:
+        mine = (tables.shards.c.stream_id == stream_id, tables.shards.c.shard == bindparam("at"))
+        connection.execute(update(tables.shards).where(*mine), closed)
     if born:
         connection.execute(insert(tables.shards), born)
 
