@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -141,6 +142,51 @@ def test_what_was_fetched_ahead_is_not_read_once_it_has_been_removed(hub: Hub) -
     assert hub.enforce_retention("orders")[0].first_offset == 50
     with pytest.raises(OffsetExpired):
         hub.read("orders", 0, 20, max_records=10)
+
+
+@pytest.mark.parametrize(
+    "limits", [{}, {"max_records": 7}, {"max_records": 250}, {"max_bytes": 20_000}, {"max_bytes": 3_000_000}]
+)
+def test_who_reads_on_finds_what_an_embedded_hub_finds_read_by_read(
+    sqlite_url: str, hub: Hub, limits: dict[str, Any]
+) -> None:
+    hub.create_stream("orders", shards=1)
+    for size, count in ((100_000, 30), (10, 1000), (1000, 100), (500_000, 10), (1, 1)):
+        hub.append("orders", 0, [b"%d" % i + b"x" * size for i in range(count)])
+    hub.split_shard("orders", 0)
+    end = hub.describe_stream("orders").shards[0].next_offset
+    with shoal.connect(sqlite_url) as embedded:
+        offset, is_end = 0, False
+        while offset < end:
+            found, expected = (one.read("orders", 0, offset, **limits) for one in (hub, embedded))
+            assert found.to_arrow().equals(expected.to_arrow())
+            assert (found.next_offset, found.tail, found.end_of_shard) == (
+                expected.next_offset,
+                expected.tail,
+                expected.end_of_shard,
+            )
+            offset, is_end = found.next_offset, found.end_of_shard
+    assert is_end
+
+
+def test_one_answer_holds_so_many_reads_and_bytes(url: str, hub: Hub) -> None:
+    hub.create_stream("orders", shards=1, compression="none")
+    for _ in range(4):
+        hub.append("orders", 0, [b"small"] * 10)
+    for _ in range(6):
+        hub.append("orders", 0, [bytes(3_000_000)])
+    read = {"name": "default/orders", "shard": 0, "further": 1_000_000}
+
+    def ends(offset: int, limits: dict[str, int]) -> list[int]:
+        status, answer = asked(
+            url, "/v1/hub/read", json.dumps({**read, "offset": offset, "limits": limits}).encode()
+        )
+        assert status == 200
+        label = json.loads(answer[4 : 4 + int.from_bytes(answer[:4], "big")])
+        return [label["end"], *(one["end"] for one in label["further"])]
+
+    assert ends(0, {"max_records": 2}) == [2, 4, 6, 8, 10, 12, 14, 16]
+    assert ends(40, {}) == [41, 42, 43]
 
 
 @pytest.mark.parametrize("is_closed", [False, True])

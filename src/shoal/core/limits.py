@@ -41,6 +41,11 @@ READ_BYTES_DEFAULT: Final = 8_000_000
 READ_JOIN_BYTES: Final = 1_000_000
 """A read joins stored batches up to this: beyond, copying them into one costs more than another call."""
 
+READS_TOGETHER_MAX: Final = 8
+READS_TOGETHER_BYTES: Final = 8_000_000
+"""A server answers one who says that he reads on with several reads, up to so many, and until they take so
+many bytes."""
+
 READ_RECORDS_DEFAULT: Final = 1_000_000
 """One read. The byte limit is what normally ends a read."""
 

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 from shoal.core.checking import as_whole, is_number, is_whole
 from shoal.core.errors import InvalidInput, OffsetExpired, OffsetOutOfRange
-from shoal.core.limits import READ_BYTES_DEFAULT, READ_JOIN_BYTES, READ_RECORDS_DEFAULT, READ_WAIT_S_MAX
+from shoal.core.limits import (
+    READ_BYTES_DEFAULT,
+    READ_JOIN_BYTES,
+    READ_RECORDS_DEFAULT,
+    READ_WAIT_S_MAX,
+    READS_TOGETHER_BYTES,
+    READS_TOGETHER_MAX,
+)
 from shoal.core.model import Shard, StreamName
 
 
@@ -86,6 +93,12 @@ def has_moved(end: tuple[int, bool] | None, beyond: int) -> bool:
 def is_end_of_shard(shard: Shard, end: int) -> bool:
     """Nothing comes after `end`, and nothing ever will."""
     return not shard.is_open and end == shard.next_offset
+
+
+def is_read_on(shard: Shard, end: int, reads: int, size: int) -> bool:
+    """Whether the read that follows one which ended here goes with it: there is more, and what goes together
+    is not large yet."""
+    return end < shard.next_offset and reads < READS_TOGETHER_MAX and size < READS_TOGETHER_BYTES
 
 
 def plan_read(metas: Sequence[BatchMeta], offset: int, limits: ReadLimits) -> ReadPlan | None:

@@ -91,8 +91,10 @@ class HubCalls(Protocol):
         *,
         fence: Fence | None = None,
         known_id: int | None = None,
+        further: int = 0,
     ) -> ReadLabel:
-        """Records of a shard from an offset on. With `limits.wait_s`, the server waits for some."""
+        """Records of a shard from an offset on. With `limits.wait_s`, the server waits for some. Of the reads
+        that would follow, up to `further` come along."""
 
     def refresh_stream(
         self, name: StreamName, stream_id: int, version: int, shards: Sequence[ShardId]

@@ -72,6 +72,15 @@ class KeptBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FurtherRead:
+    """A read that follows another, and begins where that ends."""
+
+    end: int
+    end_of_shard: bool
+    batches: Sequence[KeptBatch]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLabel:
     """What a read found. Of the first and last batch, only what lies within [first_offset, end) was asked
     for."""
@@ -84,6 +93,8 @@ class ReadLabel:
     batches: Sequence[KeptBatch]
     schema: bytes | None = None
     """The stream's own columns, if it has some and the reader did not say that it knows the stream."""
+    further: Sequence[FurtherRead] = ()
+    """What the next reads with these limits would find, one after another. Their batches come behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

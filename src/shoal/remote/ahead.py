@@ -4,8 +4,9 @@ Only for reads without a fence, and only once two have followed one another, or 
 ahead by themselves. What was fetched is used at once or not at all: a reader who comes back later asks anew.
 Where a shard ends is asked anew by who comes to it: that was true when the batch was fetched.
 
-Two are under way at a time. Where the second begins is known when the first begins to come, so the server
-reads and sends it while the first is received and unpacked here.
+Two requests are under way at a time, each for a few reads if they are made quickly: what a request costs,
+they share. Where the second begins is known when the answer to the first begins to come, so the server reads
+and sends the one while the other is received and unpacked here.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -28,8 +29,12 @@ _FRESH_S: Final = 1.0
 _LINGER_S: Final = 1.0
 _READERS: Final = 8
 """Readers that are followed at once."""
-_AHEAD: Final = 2
-"""Batches that may wait for each of them."""
+_QUICK_S: Final = 0.05
+"""Who comes back so soon is not kept waiting by what comes with it, nor finds that it is old."""
+_TOGETHER: Final = 4
+"""Reads that one request asks for, then. The next request is made when the first of them is taken."""
+_HELD: Final = 3 * _READERS
+"""Batches that may wait for all of them."""
 _LARGE: Final = 1_000_000
 """Who reads so many bytes at once reads on."""
 
@@ -43,9 +48,21 @@ class Wanted(NamedTuple):
     limits: ReadLimits
 
 
-Came = Callable[[int | None, int], None]
-"""Told when an answer comes, before it is unpacked: where the next one begins, if there is more; and its
-bytes."""
+class Coming(NamedTuple):
+    """What an answer will hold, before it has come."""
+
+    within: Sequence[int]
+    """Where the reads begin that follow the first one in it."""
+    following: int | None
+    """Where the read begins that is not in it; None: there is no more."""
+    size: int
+    """Bytes of the first."""
+
+
+Came = Callable[[Coming], None]
+"""Told when an answer comes, before it is unpacked; again, if it had to be asked for again."""
+Read = Callable[[Wanted, Came, int], Iterator[Batch]]
+"""Makes a read, and up to so many more that follow it."""
 
 
 class _Fetch:
@@ -59,29 +76,37 @@ class _Fetch:
         """Nobody has asked for it yet."""
         self.ahead = 0
         """How many after it may be fetched."""
+        self.together = 1
+        """How many a request asks for."""
+        self.rest: dict[int, _Fetch] = {}
+        """Those that come with it, by their offsets."""
         self.done = threading.Event()
         self.batch: Batch | None = None
         self.ended_s = 0.0
+
+    def end(self) -> None:
+        if not self.done.is_set():
+            self.ended_s = time.monotonic()
+            self.done.set()
 
 
 class ReadAhead:
     """Writer and reader of the fields: any thread, under `_lock`. A forked child begins anew."""
 
-    def __init__(
-        self, read: Callable[[Wanted, Came], Batch], renewed: Callable[[Wanted, Batch], Batch]
-    ) -> None:
+    def __init__(self, read: Read, renewed: Callable[[Wanted, Batch], Batch]) -> None:
         """`renewed` gives the last batch of a shard, which was fetched ahead, as it would be read now: its
         reader may take it for the end, and what was appended before it came for the batch is not to be
         missed."""
         self._read, self._renewed = read, renewed
+        self._quick_s = _QUICK_S
         self.renew()
         renew_in_child(self)
 
     def renew(self) -> None:
         """See Renewed."""
         self._lock = threading.Lock()
-        self._expected: dict[Wanted, None] = {}
-        """Reads that would follow one that was made."""
+        self._expected: dict[Wanted, float] = {}
+        """Reads that would follow one that was made, and when that was."""
         self._fetches: dict[Wanted, _Fetch] = {}
         self._due: deque[_Fetch] = deque()
         """Those that no thread has taken yet."""
@@ -93,12 +118,15 @@ class ReadAhead:
         """What was fetched ahead, or what the hub says now; and what follows is fetched, if that is likely to
         be asked for."""
         with self._lock:
-            has_followed = wanted in self._expected
-            self._expected.pop(wanted, None)
+            made_s = self._expected.pop(wanted, None)
             fetched = self._fetches.pop(wanted, None)
             fetch = fetched or _Fetch(wanted)
             fetch.is_ahead = False
-            fetch.ahead = _AHEAD if has_followed else 0
+            if made_s is not None:
+                fetch.together = _TOGETHER if time.monotonic() - made_s < self._quick_s else 1
+                fetch.ahead = fetch.together + 1
+            else:
+                fetch.ahead = 0
             self._go_on(fetch)
         batch = None
         if fetched is not None:
@@ -107,11 +135,11 @@ class ReadAhead:
             if batch is not None and fetched.following is None:
                 batch = self._renewed(wanted, batch)
         if batch is None:
-            batch = self._read(wanted, partial(self._came, fetch))
+            batch = next(self._read(wanted, partial(self._came, fetch), 0))
         with self._lock:
             if fetch.following is not None:
                 _bound(self._expected, _READERS)
-                self._expected[fetch.following] = None
+                self._expected[fetch.following] = time.monotonic()
         return batch
 
     def forget(self) -> None:
@@ -120,11 +148,19 @@ class ReadAhead:
             self._expected.clear()
             self._fetches.clear()
 
-    def _came(self, fetch: _Fetch, offset: int | None, size: int) -> None:
+    def _came(self, fetch: _Fetch, coming: Coming) -> None:
         with self._lock:
-            if size >= _LARGE and not fetch.is_ahead:
+            if coming.size >= _LARGE and not fetch.is_ahead:
                 fetch.ahead = max(fetch.ahead, 1)
-            fetch.following = None if offset is None else fetch.wanted._replace(offset=offset)
+            last = fetch
+            for offset in coming.within:
+                after = fetch.rest.get(offset)
+                if after is None:
+                    after = fetch.rest[offset] = _Fetch(fetch.wanted._replace(offset=offset))
+                    self._hold(after)
+                last.following, last = after.wanted, after
+            end = coming.following
+            last.following = None if end is None else fetch.wanted._replace(offset=end)
             self._go_on(fetch)
 
     def _go_on(self, fetch: _Fetch) -> None:
@@ -133,16 +169,20 @@ class ReadAhead:
             return
         after = self._fetches.get(fetch.following)
         if after is None:
-            _bound(self._fetches, _READERS * _AHEAD)
             after = _Fetch(fetch.following)
             if self._idle > len(self._due):
                 self._has_come.notify()
             elif not self._start():
                 return  # Who comes for it asks for it.
             self._due.append(after)
-            self._fetches[fetch.following] = after
+            self._hold(after)
         after.ahead = max(after.ahead, fetch.ahead - 1)
+        after.together = fetch.together
         self._go_on(after)
+
+    def _hold(self, fetch: _Fetch) -> None:
+        _bound(self._fetches, _HELD)
+        self._fetches[fetch.wanted] = fetch
 
     def _start(self) -> bool:
         """One more thread; False: there is none to be had, or the program ends."""
@@ -172,12 +212,18 @@ class ReadAhead:
                 del self._fetches[wanted]
 
     def _fetch(self, fetch: _Fetch) -> None:
+        first = fetch.wanted.offset
         try:
             with suppress(ShoalError):  # Who comes for it asks again, and is told.
-                fetch.batch = self._read(fetch.wanted, partial(self._came, fetch))
+                for batch in self._read(fetch.wanted, partial(self._came, fetch), fetch.together - 1):
+                    offset = batch.first_offset
+                    one = fetch if offset == first else fetch.rest.get(offset)
+                    if one is not None:
+                        one.batch = batch
+                        one.end()
         finally:
-            fetch.ended_s = time.monotonic()
-            fetch.done.set()
+            for one in (fetch, *fetch.rest.values()):
+                one.end()
 
 
 def _bound(kept: dict[Wanted, Any], most: int) -> None:

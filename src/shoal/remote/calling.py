@@ -9,7 +9,7 @@ from typing import Any, Final
 from shoal.native.calls import CALLS, Call, arguments_to
 from shoal.remote.plain_http import Begun
 from shoal.remote.transport import PATIENCE_S, Transport
-from shoal.wire.frame import holds_label, unpacked
+from shoal.wire.frame import divided, holds_label, unpacked
 from shoal.wire.values import from_json
 
 QUICK_S: Final = 0.5
@@ -47,15 +47,24 @@ class Part:
         **arguments: object,
     ) -> tuple[Any, memoryview]:
         """The same, for a call that is answered with a label and batches. `labelled` is told the label before
-        all of the batches have come, if it comes that early."""
+        all of the batches have come, if it comes that early; once for every attempt that is answered."""
         call = CALLS[self._part, called]
+        early: Any = None
 
         def begun(first: bytes) -> None:
+            nonlocal early
+            early = None
             if labelled is not None and holds_label(first):
-                labelled(unpacked(call.answer, first, is_strict=False)[0])
+                early = unpacked(call.answer, first, is_strict=False)[0]
+                labelled(early)
 
         answer = self._send(call, arguments, wait_s, None if labelled is None else begun)
-        return unpacked(call.answer, answer, is_strict=False)
+        if early is not None:
+            return early, divided(answer)[1]
+        label, payloads = unpacked(call.answer, answer, is_strict=False)
+        if labelled is not None:
+            labelled(label)
+        return label, payloads
 
     def _send(
         self, call: Call, arguments: dict[str, object], wait_s: float, begun: Begun | None = None

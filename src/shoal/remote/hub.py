@@ -27,9 +27,18 @@ from shoal.core.reading import ReadLimits, whole_offset
 from shoal.core.scaling import check_scaling
 from shoal.forks import meet_arrow
 from shoal.native.calls import CALLS, arguments_to
-from shoal.native.forms import AppendLabel, ReadLabel, Refreshed, SentBatch, SentDelay, TransactLabel
+from shoal.native.forms import (
+    AppendLabel,
+    FurtherRead,
+    KeptBatch,
+    ReadLabel,
+    Refreshed,
+    SentBatch,
+    SentDelay,
+    TransactLabel,
+)
 from shoal.ports import Fence, Following, GroupSaves, Place, ProducerLife, Submission
-from shoal.remote.ahead import Came, ReadAhead, Wanted
+from shoal.remote.ahead import Came, Coming, ReadAhead, Wanted
 from shoal.remote.calling import WAIT_S, Part
 from shoal.remote.following import RemoteFollowing
 from shoal.remote.groups import RemoteGroups
@@ -56,7 +65,7 @@ class RemoteHub(Part):
         self.groups = RemoteGroups(self._transport)
         self.shares = RemoteShares(self._transport)
         self.positions = RemotePositions(self._transport)
-        self._ahead = ReadAhead(lambda wanted, came: self._read(wanted, came=came), self._renewed)
+        self._ahead = ReadAhead(self._reads, self._renewed)
         self._layouts: dict[int, Layout] = {}
         self._ids: dict[StreamName, int] = {}
         """Of streams that were read: the server need not send their columns again."""
@@ -249,17 +258,20 @@ class RemoteHub(Part):
             if fence is None and not wait_s and type(shard) is int:
                 batch = self._ahead.read(Wanted(name, shard, offset, limits))
             else:
-                batch = self._read(Wanted(name, shard, offset, replace(limits, wait_s=wait_s)), fence=fence)
+                wanted = Wanted(name, shard, offset, replace(limits, wait_s=wait_s))
+                batch = next(self._reads(wanted, fence=fence))
             if len(batch) or batch.end_of_shard or left_s <= wait_s:
                 return batch
 
-    def _read(self, wanted: Wanted, *, fence: Fence | None = None, came: Came | None = None) -> Batch:
+    def _reads(
+        self, wanted: Wanted, came: Came | None = None, further: int = 0, *, fence: Fence | None = None
+    ) -> Iterator[Batch]:
+        """One read, and up to so many that follow it."""
         name, shard, offset, limits = wanted
 
         def labelled(label: ReadLabel) -> None:
             if came is not None:
-                size = sum(kept.bytes for kept in label.batches)
-                came(label.end if label.first_offset < label.end < label.tail else None, size)
+                came(_coming(label))
 
         known_id = self._ids.get(name)
         known = None if known_id is None else self._layouts.get(known_id)
@@ -274,27 +286,32 @@ class RemoteHub(Part):
             limits=limits,
             fence=fence,
             known_id=None if known is None else known_id,
+            **({"further": further} if further else {}),
         )
         if known is not None and label.stream_id == known_id:
             layout = known
         else:
             layout = self._layout(label.stream_id, label.schema)
             self._ids[name] = label.stream_id
-        labelled(label)
-        return Batch(
-            stream=str(name),
-            shard=shard,
-            first_offset=label.first_offset,
-            chunks=list(_chunks(layout, label, payloads)),
-            layout=layout,
-            end_of_shard=label.end_of_shard,
-            tail=label.tail,
-        )
+        begin = label.first_offset
+        reads: list[ReadLabel | FurtherRead] = [label, *label.further]
+        parts = cut(payloads, [kept.bytes for read in reads for kept in read.batches])
+        for read in reads:
+            yield Batch(
+                stream=str(name),
+                shard=shard,
+                first_offset=begin,
+                chunks=[_chunk(layout, kept, next(parts), begin, read.end) for kept in read.batches],
+                layout=layout,
+                end_of_shard=read.end_of_shard,
+                tail=label.tail,
+            )
+            begin = read.end
 
     def _renewed(self, wanted: Wanted, batch: Batch) -> Batch:
         """See ReadAhead. What it says of what comes after it is asked anew, which costs less than it does."""
         if not batch.end_of_shard:
-            after = self._read(Wanted(wanted.name, wanted.shard, batch.next_offset, _ONE))
+            after = next(self._reads(Wanted(wanted.name, wanted.shard, batch.next_offset, _ONE)))
             batch.tail, batch.end_of_shard = after.tail, after.end_of_shard and not len(after)
         return batch
 
@@ -352,9 +369,15 @@ def _requests(
         yield some
 
 
-def _chunks(layout: Layout, label: ReadLabel, payloads: memoryview) -> Iterator[Any]:
-    for kept, payload in zip(label.batches, cut(payloads, [one.bytes for one in label.batches]), strict=True):
-        chunk = layout.decode(kept.layout, payload)
-        low = max(0, label.first_offset - kept.base_offset)
-        high = min(kept.records, label.end - kept.base_offset)
-        yield chunk if high - low == chunk.num_rows else chunk.slice(low, high - low)
+def _coming(label: ReadLabel) -> Coming:
+    ends = [label.end, *(read.end for read in label.further)]
+    has_more = label.first_offset < ends[-1] < label.tail
+    size = sum(kept.bytes for kept in label.batches)
+    return Coming(within=ends[:-1], following=ends[-1] if has_more else None, size=size)
+
+
+def _chunk(layout: Layout, kept: KeptBatch, payload: memoryview, begin: int, end: int) -> Any:
+    chunk = layout.decode(kept.layout, payload)
+    low = max(0, begin - kept.base_offset)
+    high = min(kept.records, end - kept.base_offset)
+    return chunk if high - low == chunk.num_rows else chunk.slice(low, high - low)

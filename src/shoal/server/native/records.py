@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from shoal.core.errors import InvalidInput, ShoalError, UnknownStream
 from shoal.core.model import Appended, ShardId, StreamInfo, StreamName
-from shoal.core.reading import ReadLimits, has_moved, is_end_of_shard, whole_offset
+from shoal.core.reading import ReadLimits, has_moved, is_end_of_shard, is_read_on, whole_offset
 from shoal.hub.local import LocalHub
 from shoal.native.calls import CALLS
-from shoal.native.forms import AppendLabel, KeptBatch, Moved, ReadLabel, Refreshed
+from shoal.native.forms import AppendLabel, FurtherRead, KeptBatch, Moved, ReadLabel, Refreshed
 from shoal.ports import (
     AppendAnswer,
     AppendRequest,
@@ -150,10 +150,12 @@ class RecordCalls:
         limits: ReadLimits,
         fence: Fence | None = None,
         known_id: int | None = None,
+        further: int = 0,
     ) -> Answer:
         deadline = time.monotonic() + min(limits.wait_s, self._options.wait_s_max)
         offset = whole_offset(offset)
-        now = partial(self._read_now, name, shard, offset, limits, fence=fence, known_id=known_id)
+        asked = _Read(name, shard, offset, limits, fence)
+        now = partial(self._read_now, asked, known_id, further)
         while True:
             place, answer, is_idle = await self._run(now)
             left_s = deadline - time.monotonic()
@@ -163,19 +165,12 @@ class RecordCalls:
             if not has_moved and fence is None:
                 return answer  # type: ignore[no-any-return]  # Nothing has come since.
 
-    def _read_now(
-        self,
-        name: StreamName,
-        shard: int,
-        offset: int,
-        limits: ReadLimits,
-        *,
-        fence: Fence | None,
-        known_id: int | None,
-    ) -> tuple[Place, Answer, bool]:
+    def _read_now(self, asked: _Read, known_id: int | None, further: int) -> tuple[Place, Answer, bool]:
         """What there is; and whether that is nothing, and more may come."""
-        stream, fetched = self._hub.fetch(name, shard, offset, limits, fence)
+        stream, fetched = self._hub.fetch(*asked)
+        offset = asked.offset
         kept, payloads = _cut_to(self._hub.layout(stream), fetched, offset)
+        behind, behind_payloads = self._read_on(stream, asked, fetched, further) if further else ([], [])
         label = ReadLabel(
             stream_id=stream.id,
             first_offset=offset,
@@ -184,11 +179,36 @@ class RecordCalls:
             end_of_shard=is_end_of_shard(fetched.shard, fetched.end),
             batches=kept,
             schema=None if known_id == stream.id else stream.settings.schema,
+            further=behind,
         )
-        self._counters.read(sum(one.bytes for one in kept), max(0, fetched.end - offset) if kept else 0)
-        answer = Answer(packed(ReadLabel, label, payloads), BATCHES)
+        end = behind[-1].end if behind else fetched.end
+        size = sum(map(len, payloads)) + sum(map(len, behind_payloads))
+        self._counters.read(size, max(0, end - offset) if kept else 0)
+        answer = Answer(packed(ReadLabel, label, [*payloads, *behind_payloads]), BATCHES)
         is_idle = not fetched.batches and fetched.shard.is_open
         return ShardEnd(stream.id, fetched.shard.id), answer, is_idle
+
+    def _read_on(
+        self, stream: StreamInfo, asked: _Read, fetched: Fetched, further: int
+    ) -> tuple[list[FurtherRead], list[bytes]]:
+        """The reads behind one, as far as they go with it. What is wrong with one, who makes it is told."""
+        reads: list[FurtherRead] = []
+        payloads: list[bytes] = []
+        size = sum(len(stored.payload) for stored in fetched.batches)
+        while len(reads) < further and is_read_on(fetched.shard, fetched.end, len(reads) + 1, size):
+            begin = fetched.end
+            try:
+                found, fetched = self._hub.fetch(*asked._replace(offset=begin))
+            except ShoalError:
+                break
+            if found.id != stream.id or not fetched.batches:
+                break
+            kept, some = _cut_to(self._hub.layout(stream), fetched, begin)
+            is_end = is_end_of_shard(fetched.shard, fetched.end)
+            reads.append(FurtherRead(end=fetched.end, end_of_shard=is_end, batches=kept))
+            payloads += some
+            size += sum(map(len, some))
+        return reads, payloads
 
     async def _refresh(
         self,
@@ -231,6 +251,16 @@ class RecordCalls:
                 is_over = end is None or not end[1]
                 moved.append(Moved(place=place, number=beyond if end is None else end[0], is_over=is_over))
         return moved
+
+
+class _Read(NamedTuple):
+    """What is asked for."""
+
+    name: StreamName
+    shard: int
+    offset: int
+    limits: ReadLimits
+    fence: Fence | None
 
 
 def _label(text: bytes) -> AppendLabel:
