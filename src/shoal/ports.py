@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -66,6 +66,7 @@ __all__ = [
     "AppendRequest",
     "CatalogStore",
     "ChangeSignal",
+    "Commit",
     "Fence",
     "Fetched",
     "Following",
@@ -83,6 +84,7 @@ __all__ = [
     "Newcomer",
     "NotPlain",
     "Place",
+    "Pledge",
     "ProducerLife",
     "ShardEnd",
     "ShardGone",
@@ -120,6 +122,20 @@ class GroupSaves:
     saves: Sequence[Save]
     holder: str | None = None
     """Of a leased group: the incarnation that owns the shards. None: whoever shows their epochs."""
+
+
+Commit: TypeAlias = Callable[[Sequence[GroupSaves]], None]
+"""Saves checkpoints together with something else, or raises."""
+
+
+class Pledge(NamedTuple):
+    """Checkpoints that a transaction is to save. Their shards are kept from others while it does, so all that
+    redeem several do so in the order of these."""
+
+    shards: list[tuple[int, int]]
+    """Of each the number of the membership that holds it, and its own; in order."""
+    redeem: Callable[[Commit], None]
+    """Has the checkpoints saved by a commit that it is given, and knows then that they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

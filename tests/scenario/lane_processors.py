@@ -17,6 +17,7 @@ from typing import Any
 
 import shoal
 from shoal.core.errors import CheckpointMisuse, LeaseLost
+from shoal.ports import Pledge
 
 FOLDER = "LANE_PROCESSORS"
 
@@ -232,15 +233,15 @@ class _Deadly:
     def __init__(self, checkpointer: shoal.Checkpointer) -> None:
         self._checkpointer = checkpointer
 
-    def pledge(self, offset: int | None = None) -> Callable[[Any], None]:
+    def pledge(self, offset: int | None = None) -> Pledge:
         pledged = self._checkpointer.pledge(offset)
 
-        def pledge(commit: Callable[[Any], None]) -> None:
+        def redeem(commit: Callable[[Any], None]) -> None:
             def commit_and_die(saves: Any) -> None:
                 commit(saves)
                 if is_set("killed-before") and only_once("killed-after"):
                     os.kill(os.getpid(), signal.SIGKILL)
 
-            pledged(commit_and_die)
+            pledged.redeem(commit_and_die)
 
-        return pledge
+        return pledged._replace(redeem=redeem)

@@ -8,17 +8,13 @@ LeaseLost (the shard is another's by now), CheckpointMisuse (the call makes no s
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from shoal.core.checking import is_whole
 from shoal.core.errors import CheckpointMisuse
-from shoal.ports import GroupSaves
+from shoal.ports import Commit, Pledge
 from shoal.wire.delivered import Delivered
-
-Commit: TypeAlias = Callable[[Sequence[GroupSaves]], None]
-"""Saves checkpoints together with something else, or raises."""
 
 
 class Notebook(Protocol):
@@ -30,8 +26,8 @@ class Notebook(Protocol):
     def persist(self) -> None:
         """See that the hub has the checkpoint before this returns."""
 
-    def check_pledge(self) -> None:
-        """Refuse what `commit` could never do here."""
+    def check_pledge(self) -> int:
+        """Refuse what `commit` could never do here. The number of the membership, see Pledge."""
 
     def commit(self, offset: int | None, commit: Commit) -> None:
         """Have the checkpoint saved by `commit`, as if this were declared; if it does, it is."""
@@ -68,14 +64,14 @@ class Checkpointer:
             self._notebook.persist()
         return done
 
-    def pledge(self, offset: int | None = None) -> Callable[[Commit], None]:
+    def pledge(self, offset: int | None = None) -> Pledge:
         """For a producer's transaction: what `save` would declare done now, to be saved with its records."""
         self._check(True, offset)
-        self._notebook.check_pledge()
+        membership = self._notebook.check_pledge()
         batch = self._batch
         if offset is None and batch is not None:
             offset = batch.declared
-        return partial(self._notebook.commit, offset)
+        return Pledge([(membership, self.shard)], partial(self._notebook.commit, offset))
 
     def position(self) -> int:
         """The next offset wanted, as declared so far. Return it from `process` to get the rest again."""

@@ -7,7 +7,7 @@ comes back.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -15,7 +15,6 @@ from re import Pattern
 from types import TracebackType
 from typing import Any, Self
 
-from shoal.consumer.checkpointer import Commit
 from shoal.consumer.consumer_options import ConsumerOptions
 from shoal.consumer.desk import Desk
 from shoal.consumer.joining import HubCalls
@@ -27,6 +26,7 @@ from shoal.core.checking import is_instance_of, is_number
 from shoal.core.errors import ConsumerClosed, InvalidInput, WokenUp
 from shoal.core.limits import DURATION_S_MAX
 from shoal.core.polling import StreamShard
+from shoal.ports import Pledge
 from shoal.wire.batch import Batch
 
 ShardLike = StreamShard | tuple[str, int] | int
@@ -147,7 +147,7 @@ class Consumer:
         """
         return self._do(self._offsets.commit(offsets))
 
-    def pledge(self, offset: Mapping[Any, int] | None = None) -> Callable[[Commit], None]:
+    def pledge(self, offset: Mapping[Any, int] | None = None) -> Pledge:
         """For a producer's transaction: what `commit` would declare done now, to be saved with its records:
         `transaction.checkpoint(consumer)`."""
         return self._offsets.pledge(offset)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Protocol
 
-from shoal.consumer.checkpointer import Commit, Notebook
+from shoal.consumer.checkpointer import Notebook
 from shoal.consumer.membership import Membership, boot_ms
 from shoal.consumer.processor import Factory
 from shoal.consumer.statistics import WorkerStats
@@ -20,7 +20,7 @@ from shoal.consumer.user_code import LOOK_NS, Came, Code, Ended, UserCode, clock
 from shoal.core.delivery import Tenure
 from shoal.core.errors import DeliveryTimeout, Fenced, LeaseLost, NotOwner
 from shoal.core.tasks import Process, Task
-from shoal.ports import GroupSaves
+from shoal.ports import Commit, GroupSaves
 from shoal.wire.batch import Batch
 
 
@@ -166,9 +166,15 @@ class Held:
                 self._stats.fenced += 1
             raise
 
-    def check_pledge(self) -> None:
+    def check_pledge(self) -> int:
         """See Notebook."""
         self._member.check_pledge()
+        return self.place[0]
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """See Pledge."""
+        return id(self._member), self.tenure.shard
 
     def commit(self, lane: int, offset: int | None, commit: Commit) -> None:
         """See Notebook."""
@@ -180,7 +186,7 @@ class Held:
 
         If nobody knows what became of the commit, its shards are let go of, and go on from what was saved.
         """
-        ordered = sorted(several, key=lambda one: one[0].tenure.shard)
+        ordered = sorted(several, key=lambda one: one[0].place)
         with ExitStack() as saving:
             for held, _, _ in ordered:
                 saving.enter_context(held._saving())
@@ -314,8 +320,8 @@ class _Lane:
     def persist(self) -> None:
         self._held.persist()
 
-    def check_pledge(self) -> None:
-        self._held.check_pledge()
+    def check_pledge(self) -> int:
+        return self._held.check_pledge()
 
     def commit(self, offset: int | None, commit: Commit) -> None:
         self._held.commit(self._lane, offset, commit)

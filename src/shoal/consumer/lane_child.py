@@ -24,7 +24,6 @@ from multiprocessing.connection import Connection
 from typing import Final
 
 from shoal.consumer import lane_booting
-from shoal.consumer.checkpointer import Commit
 from shoal.consumer.lane_marks import Marks
 from shoal.consumer.lane_messages import (
     Answer,
@@ -48,6 +47,7 @@ from shoal.consumer.threads import Threads
 from shoal.consumer.user_code import LOOK_NS, Came, Deliver, UserCode, clock_ns
 from shoal.core.errors import DeliveryTimeout, LeaseLost
 from shoal.core.tasks import Initialize, Piece, Process, ProcessNothing, ShutDown
+from shoal.ports import Commit
 from shoal.wire.batch import Batch
 from shoal.wire.crossing import unpack
 from shoal.wire.delivered import Delivered, Marked
@@ -245,8 +245,8 @@ class _Notes:
     def persist(self) -> None:
         self._child.ask(self._call, self._lane, Wish.PERSIST)
 
-    def check_pledge(self) -> None:
-        self._child.ask(self._call, self._lane, Wish.CHECK_PLEDGE)
+    def check_pledge(self) -> int:
+        return self._child.ask(self._call, self._lane, Wish.CHECK_PLEDGE)
 
     def commit(self, offset: int | None, commit: Commit) -> None:
         self._child.commit(self._call, self._lane, offset, commit)

@@ -168,8 +168,7 @@ class LanePool:
             case Wish.DECLARED:
                 return code.held.declared(question.lane)
             case Wish.CHECK_PLEDGE:
-                code.held.check_pledge()
-                return 0
+                return code.held.check_pledge()
             case Wish.COMMIT:
                 code.held.commit(question.lane, question.offset, partial(_committed, process, question))
                 return 0

@@ -11,7 +11,6 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from shoal.consumer.checkpointer import Commit
 from shoal.consumer.held import Held
 from shoal.consumer.polling import Committed, Polling
 from shoal.consumer.steps import Errand, Steps
@@ -23,6 +22,7 @@ from shoal.core.model import Shard
 from shoal.core.names import stream_name
 from shoal.core.polling import StreamShard
 from shoal.core.reading import check_offset
+from shoal.ports import Pledge
 from shoal.wire.timestamps import timestamp_ms
 
 _log: Final = logging.getLogger("shoal.consumer")
@@ -45,13 +45,13 @@ class Offsets:
         yield Errand(partial(self._persist, places))
         return places
 
-    def pledge(self, offsets: Mapping[object, int] | None) -> Callable[[Commit], None]:
+    def pledge(self, offsets: Mapping[object, int] | None) -> Pledge:
         """The same, for a producer's transaction to save."""
         places = self._places(offsets)
         several = [(self._polling.held(place), 0, offset) for place, offset in places.items()]
         for held, _, _ in several:
             held.check_pledge()
-        return partial(Held.commit_together, several)
+        return Pledge(sorted(held.place for held, _, _ in several), partial(Held.commit_together, several))
 
     def commit_later(self, offsets: Mapping[object, int] | None, callback: Committed | None) -> Places:
         """Declare done; the hub gets it in the background, and `callback` is called by a later poll."""

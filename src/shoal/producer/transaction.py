@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from time import time_ns
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self, TypeAlias
+from typing import Any, NamedTuple, Protocol, Self
 
 from shoal.core.delaying import DELAYED, Delay
 from shoal.core.errors import InvalidInput, ShoalError, TooLarge, TransactionEnded
@@ -26,7 +26,7 @@ from shoal.core.model import Appended, StreamInfo, StreamName
 from shoal.core.names import stream_name
 from shoal.core.ring import LOGICAL_PARTITIONS, PARTITION_SIZE, checked_hash, key_bytes, placer
 from shoal.core.routing import ShardMap
-from shoal.ports import GroupSaves, HubService
+from shoal.ports import GroupSaves, HubService, Pledge
 from shoal.producer.futures import SendFuture, settle
 from shoal.producer.options import ProducerOptions
 from shoal.producer.pending import RECORD_OVERHEAD, Pending, PendingRecords
@@ -34,10 +34,6 @@ from shoal.producer.queues import Queues
 from shoal.wire.fitting import check_headers, check_size, check_value, headers_size
 from shoal.wire.layout import Layout
 from shoal.wire.timestamps import timestamp_ms
-
-Commit: TypeAlias = Callable[[Sequence[GroupSaves]], None]
-Pledge: TypeAlias = Callable[[Commit], None]
-"""Has a checkpoint saved by a commit that it is given, and knows then that it is."""
 
 
 class Checkpointing(Protocol):
@@ -139,7 +135,17 @@ class Transaction:
             if before.offset is None:
                 raise InvalidInput("offset", offset, "the whole consumer is in it already; give offsets once")
             offset = {**before.offset, **offset}
-        self._pledges[id(checkpointer)] = _Pledged(checkpointer, offset, checkpointer.pledge(offset))
+        pledge = checkpointer.pledge(offset)
+        self._check_apart(checkpointer, pledge)
+        self._pledges[id(checkpointer)] = _Pledged(checkpointer, offset, pledge)
+
+    def _check_apart(self, checkpointer: Checkpointing, pledge: Pledge) -> None:
+        """Two that wait for the same shard would wait for ever."""
+        for other in self._pledges.values():
+            shared = set(other.pledge.shards) & set(pledge.shards)
+            if shared and other.checkpointer is not checkpointer:
+                remedy = "another lane's checkpoint of it is in the transaction already; give each its own"
+                raise InvalidInput("checkpointer", f"of shard {min(shared)[1]}", remedy)
 
     def commit(self) -> list[Appended]:
         """Store and save all of it, or raise, and then nothing is. Where the batches are."""
@@ -150,12 +156,14 @@ class Transaction:
         def go(pledges: Sequence[Pledge], saves: Sequence[GroupSaves]) -> None:
             """Every pledge around the next, and the call within all of them."""
             if pledges:
-                pledges[0](lambda more: go(pledges[1:], [*saves, *more]))
+                pledges[0].redeem(lambda more: go(pledges[1:], [*saves, *more]))
             else:
                 answers.extend(self._send(list(self._streams.values()), saves))
 
         try:
-            go([one.pledge for one in self._pledges.values()], ())
+            # All in one order: two transactions that wait for each other's shards would wait for ever.
+            pledges = [one.pledge for one in self._pledges.values()]
+            go(sorted(pledges, key=lambda pledge: pledge.shards), ())
         except BaseException as error:
             self._ended = f"it failed: {error}"
             self._fail(error if isinstance(error, ShoalError) else TransactionEnded(self._ended))

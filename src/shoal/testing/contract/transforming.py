@@ -27,8 +27,7 @@ from shoal import (
 from shoal.core.checkpoint import Save
 from shoal.core.errors import DeliveryTimeout, Fenced, InvalidInput, LeaseLost, NotOwner
 from shoal.core.model import ShardId
-from shoal.ports import GroupSaves, HubService
-from shoal.producer.transaction import Pledge
+from shoal.ports import GroupSaves, HubService, Pledge
 from shoal.testing.contract.suite import ConnectAgain, HubSuite
 from shoal.testing.contract.transacting import LostAnswers
 from shoal.testing.members import eventually, holds
@@ -442,7 +441,7 @@ class Pledged:
 
     def pledge(self, offset: object = None) -> Pledge:
         assert offset is None
-        return lambda commit: commit(self._saves)
+        return Pledge([], lambda commit: commit(self._saves))
 
 
 def _transact(hub: Hub, stream: str, saves: list[GroupSaves]) -> None:
