@@ -191,6 +191,10 @@ class Held:
             for held, _, _ in ordered:
                 saving.enter_context(held._saving())
             wanted = [(held, held._would_save(lane, offset)) for held, lane, offset in ordered]
+            if all(
+                checkpoint is None for _, checkpoint in wanted
+            ):  # The owner is to be the owner all the same.
+                wanted = [(held, held._kept()) for held, _ in wanted]
             try:
                 commit([held._saves(checkpoint) for held, checkpoint in wanted if checkpoint is not None])
             except (NotOwner, Fenced) as error:
@@ -215,6 +219,10 @@ class Held:
         if not self.is_mine:
             raise LeaseLost(shard=self.tenure.shard, epoch=self.tenure.epoch)
         return checkpoint
+
+    def _kept(self) -> int | None:
+        with self._lock:
+            return self.tenure.kept
 
     def _saves(self, checkpoint: int) -> GroupSaves:
         shard = self.tenure.shard

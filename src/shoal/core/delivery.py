@@ -406,6 +406,12 @@ class Tenure:
         finally:
             self.lanes[lane_number] = lane
 
+    @property
+    def kept(self) -> int | None:
+        """What the store has: saved again, it shows who owns the shard. None: nobody does, it was consumed to
+        its end."""
+        return None if self._is_over() else self.persisted
+
     def check_save(self, lane_number: int, offset: int) -> None:
         """Refuse what cannot be declared done."""
         if self.reason is Reason.LOST or self.phase is Phase.STOP_COMPLETED:
