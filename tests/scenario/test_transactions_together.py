@@ -1,13 +1,16 @@
-"""Transactions that save checkpoints of several shards: none waits for another without an end."""
+"""Transactions in each other's way, or in that of a hub that goes wrong: none waits without an end."""
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, cast
 
 import pytest
 
 import shoal
-from shoal.core.errors import InvalidInput
+from shoal.core.errors import DeliveryTimeout, InvalidInput, ShardClosed
+from shoal.core.names import stream_name
+from shoal.ports import HubService
 from shoal.testing.members import eventually
 
 ROUNDS = 100
@@ -77,3 +80,31 @@ def test_two_lanes_of_one_shard_are_refused_when_the_second_is_given(sqlite_url:
         transaction.checkpoint(first)
         transaction.commit()
         assert hub.describe_stream("bills").shards[0].next_offset == 1
+
+
+class Behind:
+    """A hub that refuses every transaction for a closed shard, and has no newer map."""
+
+    def __init__(self, service: HubService) -> None:
+        self._service = service
+        self.calls = 0
+
+    def transact(self, *_: object) -> None:
+        self.calls += 1
+        raise ShardClosed(stream=self._service.describe_stream(stream_name("bills")), shard=0)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._service, name)
+
+
+def test_one_that_is_refused_for_ever_ends_with_the_delivery_timeout(sqlite_url: str) -> None:
+    with shoal.connect(sqlite_url) as hub:
+        hub.create_stream("bills", shards=1)
+        behind = Behind(hub.service)
+        front = shoal.Hub(cast("HubService", behind), "behind")
+        with front.producer("bills", delivery_timeout_s=0.5) as producer:
+            transaction = producer.transaction()
+            transaction.send(b"bill")
+            with pytest.raises(DeliveryTimeout, match="closed"):
+                transaction.commit()
+        assert 1 < behind.calls < 20

@@ -195,6 +195,27 @@ def test_a_closed_shard_is_followed_when_all_that_is_on_its_way_to_it_is_settled
     assert all(box.sequence is None for box in old[2:])
 
 
+@pytest.mark.parametrize("is_strict", [True, False])
+def test_who_is_refused_without_a_newer_map_waits_longer_each_time_and_not_for_ever(is_strict: bool) -> None:
+    machine = sending()
+    (box,) = put(machine, Box(0, is_strict=is_strict))
+    told = ShardClosed(stream=stream(), shard=0)
+    taken_s = []
+    now_s, settled = 0.0, Settled[Box]()
+    while not (settled.failed or settled.aside):
+        assert now_s < 30.0
+        if take(machine, now_s) == [box]:
+            taken_s.append(now_s)
+            settled = answer(machine, [box], told, now_s=now_s)
+            assert settled.refused == 1
+        now_s += 0.5
+    assert taken_s == [0.0, 1.0, 3.0, 7.0, 11.0, 15.0, 19.0]
+    ((given_up, error),) = settled.failed or settled.aside
+    assert given_up is box
+    assert isinstance(error, DeliveryTimeout)
+    assert machine.everything() == []
+
+
 def test_a_map_that_is_announced_holds_up_what_has_no_number_until_it_comes() -> None:
     machine = sending()
     (sent,) = put(machine, Box(0))

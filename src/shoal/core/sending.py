@@ -163,6 +163,7 @@ class Sending(Generic[P]):
         self.calls -= 1
         self._dice = dice
         missed: list[tuple[P, ShoalError]] = []
+        unmapped: list[tuple[P, ShoalError]] = []
         for parcel, answer in zip(parcels, answers, strict=True):
             self._flying_bytes -= parcel.size
             parcel.is_flying = False
@@ -177,6 +178,8 @@ class Sending(Generic[P]):
                     parcel.attempts -= 1  # No shard has failed: it is another's.
                     parcel.sequence, parcel.is_uncertain = None, False
                     self.hear(answer.stream)
+                    if self.newer is None:  # The map is not newer than ours, by which it was sent.
+                        unmapped.append((parcel, answer))
                 case OutOfSequence() if self._is_early(parcel):
                     parcel.attempts -= 1  # It came before its turn: rule 1 waits for that.
                 case OutOfSequence() if self._is_unstored(parcel, answer):
@@ -190,6 +193,7 @@ class Sending(Generic[P]):
                 case _:
                     self._fail(parcel, answer, settled)
         self._missed(missed, settled, now_s, dice)
+        self._wait_for_map(unmapped, settled, now_s)
         self._end_if_fatal(settled)
         return settled
 
@@ -342,10 +346,7 @@ class Sending(Generic[P]):
         self, missed: Sequence[tuple[P, ShoalError]], settled: Settled[P], now_s: float, dice: float
     ) -> None:
         """Rules 2 and 5, after an attempt that failed for a passing reason."""
-        for shard in {parcel.shard for parcel, _ in missed}:
-            lane = self._lanes[shard]
-            lane.failures += 1
-            lane.not_before_s = now_s + self.rules.wait_s(lane.failures)
+        self._slow_down(missed, now_s)
         for parcel, error in reversed(missed):  # Numbers are given back from the last on.
             settled.retried = error
             wait_s = self._lanes[parcel.shard].not_before_s - now_s
@@ -355,6 +356,23 @@ class Sending(Generic[P]):
                 self._give_up(parcel, error, settled, is_late=is_late)
             elif not parcel.is_strict and not parcel.is_uncertain:
                 self._reroute(parcel, settled, dice)
+
+    def _wait_for_map(
+        self, unmapped: Sequence[tuple[P, ShoalError]], settled: Settled[P], now_s: float
+    ) -> None:
+        """Refused by a closed shard, and nobody knows its heirs yet: it is tried again after a while."""
+        self._slow_down(unmapped, now_s)
+        for parcel, error in unmapped:
+            settled.retried = error
+            wait_s = self._lanes[parcel.shard].not_before_s - now_s
+            if now_s - parcel.began_s + wait_s > self.rules.delivery_timeout_s:
+                self._give_up(parcel, error, settled)
+
+    def _slow_down(self, missed: Sequence[tuple[P, ShoalError]], now_s: float) -> None:
+        for shard in {parcel.shard for parcel, _ in missed}:
+            lane = self._lanes[shard]
+            lane.failures += 1
+            lane.not_before_s = now_s + self.rules.wait_s(lane.failures)
 
     def _reroute(self, parcel: P, settled: Settled[P], dice: float) -> None:
         """To another lane that works, and will be there; if there is one."""

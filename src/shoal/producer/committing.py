@@ -63,7 +63,12 @@ class Committing:
                 answers = self._sender.service.transact(self._life(), appends, self._saves)
             except ShardClosed as closed:
                 self._sender.stats.refused += 1
-                self._follow(closed.stream)
+                if time.monotonic() - began_s + wait_s > options.delivery_timeout_s:
+                    self._sender.begin_anew()
+                    raise self._late(closed) from closed
+                if not self._follow(closed.stream):  # The map is not newer than ours.
+                    time.sleep(wait_s)
+                    wait_s = min(wait_s * 2, options.retry_most_s)
             except OutOfSequence:
                 # The log has forgotten us, as it may after days of silence. Nothing of it is stored.
                 forgotten += 1
@@ -143,13 +148,17 @@ class Committing:
         self._sender.stats.transactions += 1
         return list(answers)
 
-    def _follow(self, stream: StreamInfo) -> None:
-        self._sender.stats.moved += self._parts[stream.id].follow(stream)
+    def _follow(self, stream: StreamInfo) -> bool:
+        """Whether the map is newer than what is known."""
+        part = self._parts[stream.id]
+        is_newer = stream.version > part.stream.version
+        self._sender.stats.moved += part.follow(stream)
         if stream.id == self._sender.stream.id:
             with self._sender.changed:
                 moved = self._sender.follow(stream)
             for batch in moved:
                 settle(batch)
+        return is_newer
 
     def _late(self, last: ShoalError) -> DeliveryTimeout:
         batches = [batch for part in self._parts.values() for batch in part.batches()]

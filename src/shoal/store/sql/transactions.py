@@ -59,15 +59,16 @@ class SQLTransactions:
     def deliver(
         self, ids: Sequence[int], requests: Sequence[AppendRequest], now_ms: int
     ) -> Sequence[AppendAnswer] | None:
-        """See Store. Who is second waits for the rows, and does not find them any more."""
+        """See Store. Who is second waits for the shards, and does not find the rows any more. The shards come
+        first, as they do for who deletes a stream."""
         try:
             with self._database.write() as connection:
-                some = tables.delayed.c.id.in_(list(ids))
-                if connection.execute(delete(tables.delayed).where(some)).rowcount != len(ids):
-                    raise _RefusedError([])
                 answers, _ = append_all(connection, self._database, requests, now_ms)
                 if not all(isinstance(answer, Appended) for answer in answers):
                     raise _RefusedError(answers)
+                some = tables.delayed.c.id.in_(list(ids))
+                if connection.execute(delete(tables.delayed).where(some)).rowcount != len(ids):
+                    raise _RefusedError([])
         except _RefusedError as refused:
             return refused.answers or None
         return answers
