@@ -338,6 +338,14 @@ def test_one_that_is_in_doubt_and_given_up_is_let_go_of_as_it_was_saved() -> Non
     assert made.give_up() == Release(checkpoint=None, as_saved=True)
 
 
+def test_one_that_is_given_up_while_a_transaction_saves_it_is_let_go_of_as_it_was_saved() -> None:
+    made = processing()
+    give(made, [0, 1])
+    process(made)
+    made.committing += 1
+    assert made.give_up() == Release(checkpoint=None, as_saved=True)
+
+
 @pytest.mark.parametrize(
     ("persisted", "end", "reason"),
     [(2, 2, Reason.ENDED), (2, 3, Reason.LOST), (2, None, Reason.LOST), (1, 2, Reason.LOST)],

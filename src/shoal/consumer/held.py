@@ -190,6 +190,7 @@ class Held:
         with ExitStack() as saving:
             for held, _, _ in ordered:
                 saving.enter_context(held._saving())
+                saving.enter_context(held._committing())
             wanted = [(held, held._would_save(lane, offset)) for held, lane, offset in ordered]
             if all(
                 checkpoint is None for _, checkpoint in wanted
@@ -246,6 +247,16 @@ class Held:
         finally:
             with self._lock:
                 self.tenure.saving -= 1
+
+    @contextmanager
+    def _committing(self) -> Iterator[None]:
+        with self._lock:
+            self.tenure.committing += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.tenure.committing -= 1
 
     def _persist(self) -> None:
         tenure = self.tenure

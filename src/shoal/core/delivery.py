@@ -83,6 +83,8 @@ class Tenure:
         """User code did not come back in time: nobody waits for it any more."""
         self.saving = 0
         """Saves that are on their way: whether the shard has ended is known after them."""
+        self.committing = 0
+        """Transactions on their way that save what is declared done only after them."""
         self.shown: str | None = None
         """What people were last told that holds it up, and when."""
         self.shown_ms = 0
@@ -461,9 +463,12 @@ class Tenure:
         self.phase = Phase.STOPPING
 
     def give_up(self) -> Release:
-        """Let go while user code still runs: it has been waited for long enough. It can save nothing more."""
+        """Let go while user code still runs: it has been waited for long enough. It can save nothing more.
+
+        What a transaction of it may be saving at this moment is not to be overwritten with what we know.
+        """
         assert self.phase is not Phase.STOP_COMPLETED, "there is nothing left to give up"
-        in_doubt = self._is_in_doubt
+        in_doubt = self._is_in_doubt or self.committing > 0
         released = Release(checkpoint=None if in_doubt else self.checkpoint, as_saved=in_doubt)
         self.reason, self.phase, self.is_given_up = Reason.LOST, Phase.STOPPING, True
         return released
