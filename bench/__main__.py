@@ -426,7 +426,7 @@ def _shared_lines(
 
 def _served(report: Report, folder: Path, chunk: Chunk, less: int) -> None:
     """A server on SQLite, in a process of its own."""
-    appended, read = served.append_and_read(folder, chunk, 12 // min(less, 3), 5 if less == 1 else 3)
+    appended, read = served.append_and_read(folder, chunk, 48 // min(less, 3), 5 if less == 1 else 3)
     for what, ratio in (("append by Arrow", appended), ("read as Arrow", read)):
         report.add(
             "server", Line(f"{what} over HTTP", "", f"{ratio:.2f} of the embedded rate", "0.6", ratio >= 0.6)

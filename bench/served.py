@@ -11,6 +11,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import psutil
 
@@ -21,21 +22,24 @@ from bench.groups import heartbeats
 from shoal.core.holding import Answered
 from shoal.testing.serving import ServerProcess
 
+PAIRS: Final = 5
+"""Of reads, one after another: the machine is not as quick in one second as in the next."""
+
 
 def append_and_read(folder: Path, chunk: Chunk, commits: int, rounds: int) -> tuple[float, float]:
     """Of the embedded rates, in turns: appending by Arrow, and reading as Arrow. Medians of the ratios."""
     appends, reads = [], []
     for place in range(rounds):
-        with shoal.connect(f"sqlite:///{folder}/embedded-{place}.db") as hub:
-            appended = measure.append_batches(hub, chunk, commits)
-            read = statistics.median(measure.read_all(hub, "orders", measure.as_arrow) for _ in range(3))
         with (
+            shoal.connect(f"sqlite:///{folder}/embedded-{place}.db") as embedded,
             ServerProcess(f"sqlite:///{folder}/served-{place}.db") as server,
-            shoal.connect(server.url) as hub,
+            shoal.connect(server.url) as remote,
         ):
-            appends.append(measure.append_batches(hub, chunk, commits) / appended)
-            again = statistics.median(measure.read_all(hub, "orders", measure.as_arrow) for _ in range(3))
-            reads.append(again / read)
+            appended = measure.append_batches(embedded, chunk, commits)
+            appends.append(measure.append_batches(remote, chunk, commits) / appended)
+            for _ in range(PAIRS):
+                read = measure.read_all(embedded, "orders", measure.as_arrow)
+                reads.append(measure.read_all(remote, "orders", measure.as_arrow) / read)
     return statistics.median(appends), statistics.median(reads)
 
 

@@ -107,6 +107,8 @@ class ReadAhead:
         self._lock = threading.Lock()
         self._expected: dict[Wanted, float] = {}
         """Reads that would follow one that was made, and when that was."""
+        self._quick: dict[StreamName, float] = {}
+        """Streams that were read on quickly, and when."""
         self._fetches: dict[Wanted, _Fetch] = {}
         self._due: deque[_Fetch] = deque()
         """Those that no thread has taken yet."""
@@ -122,11 +124,8 @@ class ReadAhead:
             fetched = self._fetches.pop(wanted, None)
             fetch = fetched or _Fetch(wanted)
             fetch.is_ahead = False
-            if made_s is not None:
-                fetch.together = _TOGETHER if time.monotonic() - made_s < self._quick_s else 1
-                fetch.ahead = fetch.together + 1
-            else:
-                fetch.ahead = 0
+            fetch.together = self._pace(wanted, made_s)
+            fetch.ahead = 0 if made_s is None else fetch.together + 1
             self._go_on(fetch)
         batch = None
         if fetched is not None:
@@ -141,6 +140,20 @@ class ReadAhead:
                 _bound(self._expected, _READERS)
                 self._expected[fetch.following] = time.monotonic()
         return batch
+
+    def _pace(self, wanted: Wanted, made_s: float | None) -> int:
+        """Under the lock: how many reads a request of this reader asks for. Who comes from another shard of
+        the stream, which it has read quickly to its end, goes on like that."""
+        now_s = time.monotonic()
+        if made_s is None:
+            quick_s = self._quick.get(wanted.name)
+            return 1 if quick_s is None or now_s - quick_s >= self._quick_s else _TOGETHER
+        if now_s - made_s >= self._quick_s:
+            self._quick.pop(wanted.name, None)
+            return 1
+        _bound(self._quick, _READERS)
+        self._quick[wanted.name] = now_s
+        return _TOGETHER
 
     def forget(self) -> None:
         """Streams may be others now, or their records gone."""
@@ -226,7 +239,7 @@ class ReadAhead:
                 one.end()
 
 
-def _bound(kept: dict[Wanted, Any], most: int) -> None:
+def _bound(kept: dict[Any, Any], most: int) -> None:
     """Make room for one more: the oldest go."""
     while len(kept) >= most:
         kept.pop(next(iter(kept)))
