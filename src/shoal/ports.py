@@ -6,7 +6,8 @@ a whole. What they are made of has rooms of its own, of which the log, groups an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -76,6 +77,7 @@ __all__ = [
     "HeardFollowing",
     "HubService",
     "Joined",
+    "Keep",
     "LeasedGroup",
     "LeasedSave",
     "LeasedTouch",
@@ -126,16 +128,18 @@ class GroupSaves:
 
 Commit: TypeAlias = Callable[[Sequence[GroupSaves]], None]
 """Saves checkpoints together with something else, or raises."""
+Keep: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 
 class Pledge(NamedTuple):
-    """Checkpoints that a transaction is to save. Their shards are kept from others while it does, so all that
-    redeem several do so in the order of these."""
+    """Checkpoints that a transaction is to save. Their shards are kept from others while it does: whoever
+    keeps several does so in the order of their places."""
 
-    shards: list[tuple[int, int]]
-    """Of each the number of the membership that holds it, and its own; in order."""
+    shards: Mapping[tuple[int, int], Keep | None]
+    """By the number of the membership that holds it, and its own: what keeps it; None: `redeem` does."""
     redeem: Callable[[Commit], None]
-    """Has the checkpoints saved by a commit that it is given, and knows then that they are."""
+    """With all of them kept: has the checkpoints saved by a commit that it is given, and knows then that they
+    are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

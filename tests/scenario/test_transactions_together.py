@@ -108,3 +108,21 @@ def test_one_that_is_refused_for_ever_ends_with_the_delivery_timeout(sqlite_url:
             with pytest.raises(DeliveryTimeout, match="closed"):
                 transaction.commit()
         assert 1 < behind.calls < 20
+
+
+def test_retention_that_has_gone_past_a_checkpoint_does_not_refuse_who_stays_there(sqlite_url: str) -> None:
+    with (
+        shoal.connect(sqlite_url) as hub,
+        at_work(hub, shards=1, parallelism=1) as (given,),
+        hub.producer("bills") as producer,
+    ):
+        saved = given.save()
+        for _ in range(3):
+            hub.append("orders", 0, [b"more"] * 10)
+        hub.set_retention("orders", retention_bytes=1)
+        hub.enforce_retention("orders")
+        assert hub.describe_stream("orders").shards[0].first_offset > saved
+        with producer.transaction() as transaction:
+            transaction.send(b"bill")
+            transaction.checkpoint(given)
+        assert hub.describe_stream("bills").shards[0].next_offset == 1

@@ -8,12 +8,11 @@ LeaseLost (the shard is another's by now), CheckpointMisuse (the call makes no s
 from __future__ import annotations
 
 import os
-from functools import partial
 from typing import Protocol
 
 from shoal.core.checking import is_whole
 from shoal.core.errors import CheckpointMisuse
-from shoal.ports import Commit, Pledge
+from shoal.ports import Pledge
 from shoal.wire.delivered import Delivered
 
 
@@ -26,11 +25,9 @@ class Notebook(Protocol):
     def persist(self) -> None:
         """See that the hub has the checkpoint before this returns."""
 
-    def check_pledge(self) -> int:
-        """Refuse what `commit` could never do here. The number of the membership, see Pledge."""
-
-    def commit(self, offset: int | None, commit: Commit) -> None:
-        """Have the checkpoint saved by `commit`, as if this were declared; if it does, it is."""
+    def pledge(self, offset: int | None) -> Pledge:
+        """For a transaction that saves the checkpoint as if this were declared; if it does, it is. What it
+        could never save is refused."""
 
     def declared(self) -> int:
         """How far it is done."""
@@ -67,11 +64,10 @@ class Checkpointer:
     def pledge(self, offset: int | None = None) -> Pledge:
         """For a producer's transaction: what `save` would declare done now, to be saved with its records."""
         self._check(True, offset)
-        membership = self._notebook.check_pledge()
         batch = self._batch
         if offset is None and batch is not None:
             offset = batch.declared
-        return Pledge([(membership, self.shard)], partial(self._notebook.commit, offset))
+        return self._notebook.pledge(offset)
 
     def position(self) -> int:
         """The next offset wanted, as declared so far. Return it from `process` to get the rest again."""

@@ -10,6 +10,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import Protocol
 
 from shoal.consumer.checkpointer import Notebook
@@ -20,7 +21,7 @@ from shoal.consumer.user_code import LOOK_NS, Came, Code, Ended, UserCode, clock
 from shoal.core.delivery import Tenure
 from shoal.core.errors import DeliveryTimeout, Fenced, LeaseLost, NotOwner
 from shoal.core.tasks import Process, Task
-from shoal.ports import Commit, GroupSaves
+from shoal.ports import Commit, GroupSaves, Keep, Pledge
 from shoal.wire.batch import Batch
 
 
@@ -167,48 +168,51 @@ class Held:
             raise
 
     def check_pledge(self) -> int:
-        """See Notebook."""
+        """Refuse what no transaction could save. The number of the membership, see Pledge."""
         self._member.check_pledge()
-        return self.place[0]
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """See Pledge."""
-        return id(self._member), self.tenure.shard
-
-    def commit(self, lane: int, offset: int | None, commit: Commit) -> None:
-        """See Notebook."""
-        self.commit_together([(self, lane, offset)], commit)
+        return id(self._member)
 
     @staticmethod
-    def commit_together(several: Sequence[tuple[Held, int, int | None]], commit: Commit) -> None:
+    def pledge(several: Sequence[tuple[Held, int, int | None]]) -> Pledge:
+        """Of each a lane, and what is to be declared done of it: to be saved by one transaction."""
+        shards: dict[tuple[int, int], Keep | None] = {
+            (held.check_pledge(), held.tenure.shard): held._keeping for held, _, _ in several
+        }
+        return Pledge(shards, partial(Held._commit_together, several))
+
+    def commit(self, lane: int, offset: int | None, commit: Commit) -> None:
+        """Have the checkpoint saved by `commit`, as if this were declared; if it does, it is."""
+        with self._keeping():
+            self._commit_together([(self, lane, offset)], commit)
+
+    @contextmanager
+    def _keeping(self) -> Iterator[None]:
+        """Nobody else saves it."""
+        with self._saving(), self._committing():
+            yield
+
+    @staticmethod
+    def _commit_together(several: Sequence[tuple[Held, int, int | None]], commit: Commit) -> None:
         """What is to be declared done, of each a lane and an offset, saved by one commit; or nothing is.
 
         If nobody knows what became of the commit, its shards are let go of, and go on from what was saved.
         """
-        ordered = sorted(several, key=lambda one: one[0].place)
-        with ExitStack() as saving:
-            for held, _, _ in ordered:
-                saving.enter_context(held._saving())
-                saving.enter_context(held._committing())
-            wanted = [(held, held._would_save(lane, offset)) for held, lane, offset in ordered]
-            if all(
-                checkpoint is None for _, checkpoint in wanted
-            ):  # The owner is to be the owner all the same.
-                wanted = [(held, held._kept()) for held, _ in wanted]
-            try:
-                commit([held._saves(checkpoint) for held, checkpoint in wanted if checkpoint is not None])
-            except (NotOwner, Fenced) as error:
-                lost = next((held for held, _ in wanted if held.tenure.shard == error.shard), wanted[0][0])
-                raise LeaseLost(shard=lost.tenure.shard, epoch=lost.tenure.epoch) from error
-            except BaseException as error:
-                if isinstance(error, DeliveryTimeout) or not isinstance(error, Exception):
-                    for held, checkpoint in wanted:
-                        if checkpoint is not None:
-                            held._doubt()
-                raise
-            for (held, lane, offset), (_, checkpoint) in zip(ordered, wanted, strict=True):
-                held._committed(lane, offset, checkpoint)
+        wanted = [(held, held._would_save(lane, offset)) for held, lane, offset in several]
+        if all(checkpoint is None for _, checkpoint in wanted):  # The owner is to be the owner all the same.
+            wanted = [(held, held._kept()) for held, _ in wanted]
+        try:
+            commit([held._saves(checkpoint) for held, checkpoint in wanted if checkpoint is not None])
+        except (NotOwner, Fenced) as error:
+            lost = next((held for held, _ in wanted if held.tenure.shard == error.shard), wanted[0][0])
+            raise LeaseLost(shard=lost.tenure.shard, epoch=lost.tenure.epoch) from error
+        except BaseException as error:
+            if isinstance(error, DeliveryTimeout) or not isinstance(error, Exception):
+                for held, checkpoint in wanted:
+                    if checkpoint is not None:
+                        held._doubt()
+            raise
+        for (held, lane, offset), (_, checkpoint) in zip(several, wanted, strict=True):
+            held._committed(lane, offset, checkpoint)
 
     def _doubt(self) -> None:
         with self._lock:
@@ -339,11 +343,8 @@ class _Lane:
     def persist(self) -> None:
         self._held.persist()
 
-    def check_pledge(self) -> int:
-        return self._held.check_pledge()
-
-    def commit(self, offset: int | None, commit: Commit) -> None:
-        self._held.commit(self._lane, offset, commit)
+    def pledge(self, offset: int | None) -> Pledge:
+        return Held.pledge([(self._held, self._lane, offset)])
 
     def declared(self) -> int:
         return self._held.declared(self._lane)

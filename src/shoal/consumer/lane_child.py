@@ -47,7 +47,7 @@ from shoal.consumer.threads import Threads
 from shoal.consumer.user_code import LOOK_NS, Came, Deliver, UserCode, clock_ns
 from shoal.core.errors import DeliveryTimeout, LeaseLost
 from shoal.core.tasks import Initialize, Piece, Process, ProcessNothing, ShutDown
-from shoal.ports import Commit
+from shoal.ports import Commit, Pledge
 from shoal.wire.batch import Batch
 from shoal.wire.crossing import unpack
 from shoal.wire.delivered import Delivered, Marked
@@ -245,11 +245,10 @@ class _Notes:
     def persist(self) -> None:
         self._child.ask(self._call, self._lane, Wish.PERSIST)
 
-    def check_pledge(self) -> int:
-        return self._child.ask(self._call, self._lane, Wish.CHECK_PLEDGE)
-
-    def commit(self, offset: int | None, commit: Commit) -> None:
-        self._child.commit(self._call, self._lane, offset, commit)
+    def pledge(self, offset: int | None) -> Pledge:
+        membership = self._child.ask(self._call, self._lane, Wish.CHECK_PLEDGE)
+        redeem = partial(self._child.commit, self._call, self._lane, offset)
+        return Pledge({(membership, self._call.shard): None}, redeem)
 
     def declared(self) -> int:
         return self._child.ask(self._call, self._lane, Wish.DECLARED)

@@ -49,9 +49,7 @@ class Offsets:
         """The same, for a producer's transaction to save."""
         places = self._places(offsets)
         several = [(self._polling.held(place), 0, offset) for place, offset in places.items()]
-        for held, _, _ in several:
-            held.check_pledge()
-        return Pledge(sorted(held.place for held, _, _ in several), partial(Held.commit_together, several))
+        return Held.pledge(several)
 
     def commit_later(self, offsets: Mapping[object, int] | None, callback: Committed | None) -> Places:
         """Declare done; the hub gets it in the background, and `callback` is called by a later poll."""

@@ -125,7 +125,10 @@ def check_save(stream: StreamName, claim: Claim, shard: Shard, save: Save) -> No
 
 
 def check_place(stream: str, shard: Shard, saved: int, offset: int) -> None:
-    """A checkpoint that is saved lies within what the shard keeps, and goes forward."""
+    """A checkpoint that is saved lies within what the shard keeps, and goes forward. Where it is, it may
+    stay, though retention may have gone past it."""
+    if offset == saved:
+        return
     check_offset(stream, shard, offset)
     if offset < saved:
         raise CheckpointBackwards(shard=shard.id, offset=offset, saved=saved)

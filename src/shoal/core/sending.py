@@ -178,8 +178,7 @@ class Sending(Generic[P]):
                     parcel.attempts -= 1  # No shard has failed: it is another's.
                     parcel.sequence, parcel.is_uncertain = None, False
                     self.hear(answer.stream)
-                    if self.newer is None:  # The map is not newer than ours, by which it was sent.
-                        unmapped.append((parcel, answer))
+                    unmapped.append((parcel, answer))
                 case OutOfSequence() if self._is_early(parcel):
                     parcel.attempts -= 1  # It came before its turn: rule 1 waits for that.
                 case OutOfSequence() if self._is_unstored(parcel, answer):
@@ -360,7 +359,9 @@ class Sending(Generic[P]):
     def _wait_for_map(
         self, unmapped: Sequence[tuple[P, ShoalError]], settled: Settled[P], now_s: float
     ) -> None:
-        """Refused by a closed shard, and nobody knows its heirs yet: it is tried again after a while."""
+        """Refused by a closed shard. If nobody knows its heirs yet, it is tried again after a while."""
+        if self.newer is not None:
+            return
         self._slow_down(unmapped, now_s)
         for parcel, error in unmapped:
             settled.retried = error

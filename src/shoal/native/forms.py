@@ -76,6 +76,7 @@ class FurtherRead:
     """A read that follows another, and begins where that ends."""
 
     end: int
+    tail: int
     end_of_shard: bool
     batches: Sequence[KeptBatch]
 

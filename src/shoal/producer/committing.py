@@ -63,10 +63,10 @@ class Committing:
                 answers = self._sender.service.transact(self._life(), appends, self._saves)
             except ShardClosed as closed:
                 self._sender.stats.refused += 1
-                if time.monotonic() - began_s + wait_s > options.delivery_timeout_s:
-                    self._sender.begin_anew()
-                    raise self._late(closed) from closed
                 if not self._follow(closed.stream):  # The map is not newer than ours.
+                    if time.monotonic() - began_s + wait_s > options.delivery_timeout_s:
+                        self._sender.begin_anew()
+                        raise self._late(closed) from closed
                     time.sleep(wait_s)
                     wait_s = min(wait_s * 2, options.retry_most_s)
             except OutOfSequence:

@@ -8,7 +8,8 @@ commit. A closed shard means that nothing of it is stored; what was meant for it
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from time import time_ns
 from types import TracebackType
@@ -142,7 +143,7 @@ class Transaction:
     def _check_apart(self, checkpointer: Checkpointing, pledge: Pledge) -> None:
         """Two that wait for the same shard would wait for ever."""
         for other in self._pledges.values():
-            shared = set(other.pledge.shards) & set(pledge.shards)
+            shared = other.pledge.shards.keys() & pledge.shards.keys()
             if shared and other.checkpointer is not checkpointer:
                 remedy = "another lane's checkpoint of it is in the transaction already; give each its own"
                 raise InvalidInput("checkpointer", f"of shard {min(shared)[1]}", remedy)
@@ -161,14 +162,25 @@ class Transaction:
                 answers.extend(self._send(list(self._streams.values()), saves))
 
         try:
-            # All in one order: two transactions that wait for each other's shards would wait for ever.
             pledges = [one.pledge for one in self._pledges.values()]
-            go(sorted(pledges, key=lambda pledge: pledge.shards), ())
+            with self._kept():
+                go(sorted(pledges, key=lambda pledge: sorted(pledge.shards)), ())
         except BaseException as error:
             self._ended = f"it failed: {error}"
             self._fail(error if isinstance(error, ShoalError) else TransactionEnded(self._ended))
             raise
         return answers
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        """All in one order: two transactions that wait for each other's shards would wait for ever."""
+        keeps = {place: keep for one in self._pledges.values() for place, keep in one.pledge.shards.items()}
+        with ExitStack() as kept:
+            for place in sorted(keeps):
+                keep = keeps[place]
+                if keep is not None:
+                    kept.enter_context(keep())
+            yield
 
     def abort(self) -> None:
         """Forget it. What has ended stays as it is."""

@@ -30,11 +30,13 @@ _LINGER_S: Final = 1.0
 _READERS: Final = 8
 """Readers that are followed at once."""
 _QUICK_S: Final = 0.05
-"""Who comes back so soon is not kept waiting by what comes with it, nor finds that it is old."""
+"""Who reads on so soon, the wait for the last batch included, is not kept waiting by what comes with the next
+one, nor finds that it is old."""
 _TOGETHER: Final = 4
 """Reads that one request asks for, then. The next request is made when the first of them is taken."""
-_HELD: Final = 3 * _READERS
-"""Batches that may wait for all of them."""
+_HELD: Final = 4 * _READERS
+"""Batches that may wait for all of them. Where there is no room, nothing is fetched ahead, and nobody loses
+what he comes for next."""
 _LARGE: Final = 1_000_000
 """Who reads so many bytes at once reads on."""
 
@@ -69,15 +71,17 @@ class _Fetch:
     """One that is under way, or done. `batch` and `ended_s` are written by its thread before `done`, and read
     after; the rest under the lock."""
 
-    def __init__(self, wanted: Wanted) -> None:
-        self.wanted = wanted
+    def __init__(self, wanted: Wanted, age: int) -> None:
+        self.wanted, self.age = wanted, age
         self.following: Wanted | None = None
         self.is_ahead = True
         """Nobody has asked for it yet."""
         self.ahead = 0
         """How many after it may be fetched."""
-        self.together = 1
-        """How many a request asks for."""
+        self.pace = 1
+        """How many a request of its reader asks for, if there is room."""
+        self.asked = 0
+        """How many its own asks for, until it is known what comes with it."""
         self.rest: dict[int, _Fetch] = {}
         """Those that come with it, by their offsets."""
         self.done = threading.Event()
@@ -94,9 +98,9 @@ class ReadAhead:
     """Writer and reader of the fields: any thread, under `_lock`. A forked child begins anew."""
 
     def __init__(self, read: Read, renewed: Callable[[Wanted, Batch], Batch]) -> None:
-        """`renewed` gives the last batch of a shard, which was fetched ahead, as it would be read now: its
-        reader may take it for the end, and what was appended before it came for the batch is not to be
-        missed."""
+        """`renewed` gives a batch that was fetched ahead as it would be read now, if it was the last of its
+        shard then: its reader may take it for the end, and what was appended before it came for the batch is
+        not to be missed."""
         self._read, self._renewed = read, renewed
         self._quick_s = _QUICK_S
         self.renew()
@@ -106,10 +110,12 @@ class ReadAhead:
         """See Renewed."""
         self._lock = threading.Lock()
         self._expected: dict[Wanted, float] = {}
-        """Reads that would follow one that was made, and when that was."""
+        """Reads that would follow one that was made, and when that was begun."""
         self._quick: dict[StreamName, float] = {}
         """Streams that were read on quickly, and when."""
         self._fetches: dict[Wanted, _Fetch] = {}
+        self._age = 0
+        """How often all was forgotten: what was asked for before is of no use."""
         self._due: deque[_Fetch] = deque()
         """Those that no thread has taken yet."""
         self._has_come = threading.Condition(self._lock)
@@ -120,25 +126,26 @@ class ReadAhead:
         """What was fetched ahead, or what the hub says now; and what follows is fetched, if that is likely to
         be asked for."""
         with self._lock:
+            began_s = time.monotonic()
             made_s = self._expected.pop(wanted, None)
             fetched = self._fetches.pop(wanted, None)
-            fetch = fetched or _Fetch(wanted)
+            fetch = fetched or _Fetch(wanted, self._age)
             fetch.is_ahead = False
-            fetch.together = self._pace(wanted, made_s)
-            fetch.ahead = 0 if made_s is None else fetch.together + 1
+            fetch.pace = self._pace(wanted, made_s)
+            fetch.ahead = 0 if made_s is None else fetch.pace + 1
             self._go_on(fetch)
         batch = None
         if fetched is not None:
             fetched.done.wait()
             batch = fetched.batch if time.monotonic() - fetched.ended_s < _FRESH_S else None
-            if batch is not None and fetched.following is None:
+            if batch is not None:
                 batch = self._renewed(wanted, batch)
         if batch is None:
             batch = next(self._read(wanted, partial(self._came, fetch), 0))
         with self._lock:
             if fetch.following is not None:
                 _bound(self._expected, _READERS)
-                self._expected[fetch.following] = time.monotonic()
+                self._expected[fetch.following] = began_s
         return batch
 
     def _pace(self, wanted: Wanted, made_s: float | None) -> int:
@@ -158,20 +165,24 @@ class ReadAhead:
     def forget(self) -> None:
         """Streams may be others now, or their records gone."""
         with self._lock:
+            self._age += 1
             self._expected.clear()
             self._fetches.clear()
 
     def _came(self, fetch: _Fetch, coming: Coming) -> None:
         with self._lock:
+            if fetch.age != self._age:
+                return
             if coming.size >= _LARGE and not fetch.is_ahead:
                 fetch.ahead = max(fetch.ahead, 1)
             last = fetch
             for offset in coming.within:
                 after = fetch.rest.get(offset)
                 if after is None:
-                    after = fetch.rest[offset] = _Fetch(fetch.wanted._replace(offset=offset))
-                    self._hold(after)
+                    after = fetch.rest[offset] = _Fetch(fetch.wanted._replace(offset=offset), self._age)
+                    self._fetches[after.wanted] = after
                 last.following, last = after.wanted, after
+            fetch.asked = 0
             end = coming.following
             last.following = None if end is None else fetch.wanted._replace(offset=end)
             self._go_on(fetch)
@@ -182,20 +193,27 @@ class ReadAhead:
             return
         after = self._fetches.get(fetch.following)
         if after is None:
-            after = _Fetch(fetch.following)
+            room = self._room()
+            if not room:
+                return
+            after = _Fetch(fetch.following, self._age)
+            after.asked = fetch.pace if fetch.pace <= room - _READERS else 1
             if self._idle > len(self._due):
                 self._has_come.notify()
             elif not self._start():
                 return  # Who comes for it asks for it.
             self._due.append(after)
-            self._hold(after)
+            self._fetches[after.wanted] = after
         after.ahead = max(after.ahead, fetch.ahead - 1)
-        after.together = fetch.together
+        after.pace = fetch.pace
         self._go_on(after)
 
-    def _hold(self, fetch: _Fetch) -> None:
-        _bound(self._fetches, _HELD)
-        self._fetches[fetch.wanted] = fetch
+    def _room(self) -> int:
+        """Under the lock: for how many. What nobody came for in time goes."""
+        if len(self._fetches) >= _HELD - _READERS:
+            self._drop_old()
+        coming = sum(max(0, fetch.asked - 1) for fetch in self._fetches.values())
+        return max(0, _HELD - len(self._fetches) - coming)
 
     def _start(self) -> bool:
         """One more thread; False: there is none to be had, or the program ends."""
@@ -225,10 +243,10 @@ class ReadAhead:
                 del self._fetches[wanted]
 
     def _fetch(self, fetch: _Fetch) -> None:
-        first = fetch.wanted.offset
+        first, further = fetch.wanted.offset, fetch.asked - 1
         try:
             with suppress(ShoalError):  # Who comes for it asks again, and is told.
-                for batch in self._read(fetch.wanted, partial(self._came, fetch), fetch.together - 1):
+                for batch in self._read(fetch.wanted, partial(self._came, fetch), further):
                     offset = batch.first_offset
                     one = fetch if offset == first else fetch.rest.get(offset)
                     if one is not None:

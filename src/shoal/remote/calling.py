@@ -9,7 +9,7 @@ from typing import Any, Final
 from shoal.native.calls import CALLS, Call, arguments_to
 from shoal.remote.plain_http import Begun
 from shoal.remote.transport import PATIENCE_S, Transport
-from shoal.wire.frame import divided, holds_label, unpacked
+from shoal.wire.frame import divided, holds_label, label_from
 from shoal.wire.values import from_json
 
 QUICK_S: Final = 0.5
@@ -49,22 +49,24 @@ class Part:
         """The same, for a call that is answered with a label and batches. `labelled` is told the label before
         all of the batches have come, if it comes that early; once for every attempt that is answered."""
         call = CALLS[self._part, called]
-        early: Any = None
+        early: dict[bytes, Any] = {}
 
         def begun(first: bytes) -> None:
-            nonlocal early
-            early = None
             if labelled is not None and holds_label(first):
-                early = unpacked(call.answer, first, is_strict=False)[0]
-                labelled(early)
+                early.update(read(bytes(divided(first)[0])))
+
+        def read(text: bytes) -> dict[bytes, Any]:
+            label = label_from(call.answer, text, is_strict=False)
+            if labelled is not None:
+                labelled(label)
+            return {text: label}
 
         answer = self._send(call, arguments, wait_s, None if labelled is None else begun)
-        if early is not None:
-            return early, divided(answer)[1]
-        label, payloads = unpacked(call.answer, answer, is_strict=False)
-        if labelled is not None:
-            labelled(label)
-        return label, payloads
+        label, payloads = divided(answer)
+        text = bytes(label)
+        if text not in early:  # What began to come may have been another attempt's answer.
+            early.update(read(text))
+        return early[text], payloads
 
     def _send(
         self, call: Call, arguments: dict[str, object], wait_s: float, begun: Begun | None = None

@@ -304,13 +304,13 @@ class RemoteHub(Part):
                 chunks=[_chunk(layout, kept, next(parts), begin, read.end) for kept in read.batches],
                 layout=layout,
                 end_of_shard=read.end_of_shard,
-                tail=label.tail,
+                tail=read.tail,
             )
             begin = read.end
 
     def _renewed(self, wanted: Wanted, batch: Batch) -> Batch:
-        """See ReadAhead. What it says of what comes after it is asked anew, which costs less than it does."""
-        if not batch.end_of_shard:
+        """See ReadAhead. What the last one says of what comes after it is asked anew: that costs less."""
+        if not batch.end_of_shard and batch.next_offset >= batch.tail:
             after = next(self._reads(Wanted(wanted.name, wanted.shard, batch.next_offset, _ONE)))
             batch.tail, batch.end_of_shard = after.tail, after.end_of_shard and not len(after)
         return batch
@@ -371,7 +371,8 @@ def _requests(
 
 def _coming(label: ReadLabel) -> Coming:
     ends = [label.end, *(read.end for read in label.further)]
-    has_more = label.first_offset < ends[-1] < label.tail
+    tail = label.further[-1].tail if label.further else label.tail
+    has_more = label.first_offset < ends[-1] < tail
     size = sum(kept.bytes for kept in label.batches)
     return Coming(within=ends[:-1], following=ends[-1] if has_more else None, size=size)
 

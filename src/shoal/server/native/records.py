@@ -204,8 +204,14 @@ class RecordCalls:
             if found.id != stream.id or not fetched.batches:
                 break
             kept, some = _cut_to(self._hub.layout(stream), fetched, begin)
-            is_end = is_end_of_shard(fetched.shard, fetched.end)
-            reads.append(FurtherRead(end=fetched.end, end_of_shard=is_end, batches=kept))
+            reads.append(
+                FurtherRead(
+                    end=fetched.end,
+                    tail=fetched.shard.next_offset,
+                    end_of_shard=is_end_of_shard(fetched.shard, fetched.end),
+                    batches=kept,
+                )
+            )
             payloads += some
             size += sum(map(len, some))
         return reads, payloads

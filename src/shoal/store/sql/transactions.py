@@ -59,8 +59,8 @@ class SQLTransactions:
     def deliver(
         self, ids: Sequence[int], requests: Sequence[AppendRequest], now_ms: int
     ) -> Sequence[AppendAnswer] | None:
-        """See Store. Who is second waits for the shards, and does not find the rows any more. The shards come
-        first, as they do for who deletes a stream."""
+        """See Store. Who is second waits for the first, and does not find the rows any more. Shards come
+        before rows, as they do for who deletes a stream."""
         try:
             with self._database.write() as connection:
                 answers, _ = append_all(connection, self._database, requests, now_ms)

@@ -445,7 +445,7 @@ class Pledged:
 
     def pledge(self, offset: object = None) -> Pledge:
         assert offset is None
-        return Pledge([], lambda commit: commit(self._saves))
+        return Pledge({(0, 0): None}, lambda commit: commit(self._saves))
 
 
 def _transact(hub: Hub, stream: str, saves: list[GroupSaves]) -> None:
