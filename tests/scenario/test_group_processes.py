@@ -47,9 +47,12 @@ class Consumers:
 
     def stop_between_transactions(self, name: str) -> None:
         """SIGSTOP. On SQLite a process that is stopped while it writes holds the file's one lock, and all
-        others wait for it, whatever our rules are; so it is stopped again until it does not."""
+        others wait for it, whatever our rules are; so it is stopped again until it does not. A thread that is
+        taking the lock when the signal comes has it before it stops."""
+        tasks = Path(f"/proc/{self._workers[name].pid}/task")
         for _ in range(50):
             self.signal(name, signal.SIGSTOP)
+            eventually(lambda: all(_is_stopped(task) for task in tasks.iterdir()), f"{name} stands still")
             if self._is_writable():
                 return
             self.signal(name, signal.SIGCONT)
@@ -78,6 +81,14 @@ class Consumers:
                     at, shard, epoch = act.split(":")
                     found.append((int(at), log.stem, int(shard), int(epoch)))
         return sorted(found)
+
+
+def _is_stopped(task: Path) -> bool:
+    """Whether a thread stands still, or is gone."""
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
