@@ -4,8 +4,10 @@ from typing import Any, cast
 
 import pytest
 
-from shoal.native.forms import KeptBatch, ReadLabel
+from shoal.native.forms import FurtherRead, KeptBatch, ReadLabel
+from shoal.remote.ahead import Coming
 from shoal.remote.calling import Part
+from shoal.remote.hub import _coming
 from shoal.remote.transport import Transport
 from shoal.wire.frame import packed
 
@@ -38,3 +40,18 @@ def test_the_label_is_that_of_the_answer_that_came(begins_again: bool) -> None:
     )
     assert (label.end, bytes(payloads)) == (20, b"second")
     assert told == [10, 20]
+
+
+def test_each_read_of_an_answer_says_what_its_shard_ended_at_then() -> None:
+    def read(end: int, tail: int) -> FurtherRead:
+        return FurtherRead(end=end, tail=tail, end_of_shard=False, batches=[])
+
+    def coming(*further: FurtherRead) -> Coming:
+        label = ReadLabel(
+            stream_id=7, first_offset=0, end=10, tail=30, end_of_shard=False, batches=[], further=further
+        )
+        return _coming(label)
+
+    assert coming() == Coming([], 10, 0)
+    assert coming(read(20, 30), read(30, 40)) == Coming([10, 20], 30, 0), "more has come meanwhile"
+    assert coming(read(20, 30), read(30, 30)) == Coming([10, 20], None, 0)

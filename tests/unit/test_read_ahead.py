@@ -103,7 +103,7 @@ def test_who_reads_quickly_is_sent_several_at_once() -> None:
     assert sorted(log.read_at) == list(range(0, 1000, 10))
 
 
-def test_what_comes_with_another_is_there_before_the_rest_has_come() -> None:
+def test_what_comes_with_another_is_there_before_the_rest_is_unpacked() -> None:
     log, gate = Log(), threading.Event()
 
     def read(wanted: Wanted, came: Came, further: int) -> Iterator[Any]:
