@@ -35,24 +35,10 @@ from bench import (
     workers,
 )
 from bench.data import CHUNK, Chunk, make_chunk
+from bench.installed import compile_sources
 from bench.table import Line, Report
 from shoal.consumer.options import Lanes
 from shoal.testing.servers import MariaDBServer, PostgresServer, RedisServer
-
-SECTIONS: Final = (
-    "sqlite",
-    "producers",
-    "large",
-    "redis",
-    "postgresql",
-    "mariadb",
-    "groups",
-    "workers",
-    "consumers",
-    "shared",
-    "server",
-)
-PERFORMANCE: Final = Path(__file__).parent.parent / "docs" / "performance.md"
 
 NewHub = Callable[[], shoal.Hub]
 
@@ -60,6 +46,7 @@ NewHub = Callable[[], shoal.Hub]
 def main() -> int:
     """Run the chosen sections."""
     arguments = _arguments()
+    compile_sources()
     report = Report(Console(width=150))
     chunk = make_chunk()
     with tempfile.TemporaryDirectory(prefix="shoal-bench-") as name:
@@ -68,7 +55,7 @@ def main() -> int:
             _SECTIONS[section](report, folder, chunk, 10 if arguments.quick else 1)
     report.show()
     if not arguments.quick:
-        report.write(PERFORMANCE, SECTIONS)
+        report.write()
     for line in report.missed:
         report.console.print(
             f"[red]missed its floor:[/red] {line.what}: {line.figure} {line.ratio}, {line.floor}"
@@ -509,7 +496,8 @@ def _rate(rate: float, unit: str = "records/s") -> str:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="measure a tenth of everything")
-    parser.add_argument("--only", default=",".join(SECTIONS), help=f"sections: {','.join(SECTIONS)}")
+    names = ",".join(_SECTIONS)
+    parser.add_argument("--only", default=names, help=f"sections: {names}")
     return parser.parse_args()
 
 
