@@ -121,10 +121,12 @@ class Shaper:
             most = max(1, min(ROWS_MAX, BYTES_MAX * chunk.num_rows // max(1, chunk.nbytes)))
             pieces = -(-chunk.num_rows // most)
             rows = -(-chunk.num_rows // pieces)  # All alike: a small rest would be copied to be joined.
+            places = _column_of(offsets) if "offset" in self._columns.names else None
             for low in range(0, chunk.num_rows, rows):
-                yield self._part(batch, offsets[low : low + rows], chunk.slice(low, rows))
+                some = None if places is None else places.slice(low, rows)
+                yield self._part(batch, some, chunk.slice(low, rows))
 
-    def _part(self, batch: Batch, offsets: Sequence[int], chunk: pa.RecordBatch) -> pa.RecordBatch:
+    def _part(self, batch: Batch, offsets: pa.Array | None, chunk: pa.RecordBatch) -> pa.RecordBatch:
         arrays = [
             fitted(_column(field.name, batch, offsets, chunk), field.type)
             if field.name != "headers" or "headers" in chunk.schema.names
@@ -134,7 +136,13 @@ class Shaper:
         return pa.record_batch(arrays, schema=self._columns)
 
 
-def _column(name: str, batch: Batch, offsets: Sequence[int], chunk: pa.RecordBatch) -> pa.Array:
+def _column_of(offsets: Sequence[int]) -> pa.Array:
+    if isinstance(offsets, range):
+        return pa.array(np.arange(offsets.start, offsets.stop))
+    return pa.array(offsets, pa.int64())
+
+
+def _column(name: str, batch: Batch, offsets: pa.Array | None, chunk: pa.RecordBatch) -> pa.Array:
     rows = chunk.num_rows
     match name:
         case "stream":
@@ -142,9 +150,7 @@ def _column(name: str, batch: Batch, offsets: Sequence[int], chunk: pa.RecordBat
         case "shard":
             return pa.array(np.full(rows, batch.shard, dtype=np.int32))
         case "offset":
-            if isinstance(offsets, range):
-                return pa.array(np.arange(offsets.start, offsets.stop))
-            return pa.array(offsets, pa.int64())
+            return offsets
         case "headers":
             # Arrow writes a slice of a map with all that it is a slice of.
             return chunk.column(name).take(pa.array(np.arange(rows)))

@@ -88,8 +88,13 @@ class SQLCatalog:
 
     def load_stream(self, name: StreamName) -> StreamInfo:
         """See CatalogStore."""
+        with self._database.look() as connection:
+            found = _NAMED.rows(connection, {"of": name.project, "called": name.stream})
+            if found:
+                shards = _SHARDS.rows(connection, {"of": found[0].id})
+                return info_of(found[0], tuple(map(shard_of, shards)))
         with self._database.read() as connection:
-            return _load(connection, name)
+            return _load(connection, name)  # It says what is not there.
 
     def refresh_stream(self, known: StreamInfo, shards: Collection[ShardId] = ()) -> StreamInfo:
         """See CatalogStore."""
@@ -359,6 +364,14 @@ _VERSION: Final = PreparedSelect(
     select(tables.streams.c.version).where(
         tables.streams.c.id == bindparam("at"), tables.streams.c.is_deleted == 0
     )
+)
+_NAMED: Final = PreparedSelect(
+    select(tables.streams).where(
+        tables.streams.c.project == bindparam("of"), tables.streams.c.name == bindparam("called")
+    )
+)
+_SHARDS: Final = PreparedSelect(
+    select(*SHARD_COLUMNS).where(tables.shards.c.stream_id == bindparam("of")).order_by(tables.shards.c.shard)
 )
 _SHARD: Final = PreparedSelect(
     select(*SHARD_COLUMNS).where(

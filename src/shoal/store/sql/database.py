@@ -14,7 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -85,6 +85,19 @@ class Database:
                 glance.close()
                 raise
             self._glances.append(glance)
+
+    @contextmanager
+    def look(self) -> Iterator[Querying]:
+        """For a few prepared statements that write nothing, and see one moment together."""
+        if not self.dialect.glances_freely:
+            with self.read() as connection:
+                yield connection
+            return
+        with self.glance() as kept:
+            driver: Any = kept.connection.driver_connection
+            driver.execute("BEGIN")
+            yield kept
+            driver.rollback()
 
     @contextmanager
     def write(self) -> Iterator[Connection]:

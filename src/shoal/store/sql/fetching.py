@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import and_, bindparam, case, func, not_, select
-from sqlalchemy.engine import Connection
 
 from shoal.core.checkpoint import check_fence
 from shoal.core.errors import StoreCorrupt, UnknownStream
@@ -23,12 +22,14 @@ from shoal.ports import Fence, Fetched, ShardEnd, StoredBatch
 from shoal.store.sql import tables
 from shoal.store.sql.catalog import SHARD_COLUMNS, shard_of
 from shoal.store.sql.database import Database
-from shoal.store.sql.prepared import PreparedSelect
+from shoal.store.sql.prepared import PreparedSelect, Querying
 
 _NOBODY: Final = -1
 """No group has this number."""
 _FEW: Final = 8
 """Batches that are looked at first: enough for who keeps up, or for a few large ones."""
+_TWO: Final = 2
+"""Where each fills a read by itself: to look at one more takes a page of it from the disk."""
 _SMALL: Final = 16_384
 """Bytes of a batch that comes along with the first look."""
 _LARGE_MAX: Final = 10_000
@@ -62,21 +63,22 @@ class Fetching:
 
 
 class Fetcher:
-    """Reads of one database. It remembers which shards were last found to hold large batches.
+    """Reads of one database. It remembers which shards were last found to hold large batches, and how many
+    of them are worth a look.
 
     Writer of `_large`: any thread; of two that disagree either is right, for a while.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._large: set[ShardEnd] = set()
+        self._large: dict[ShardEnd, int] = {}
 
     def fetch(self, asked: Fetching) -> Fetched:
         """See LogStore."""
         if asked.place in self._large:
             return self._fetch_large(asked)
         with self._database.glance() as connection:
-            front = _FRONT.rows(connection, asked.where)
+            front = _FRONTS[_FEW].rows(connection, asked.where)
         found = _checked(front, asked)
         if asked.offset == found.next_offset:
             return Fetched(shard=found, batches=(), end=asked.offset)
@@ -85,20 +87,21 @@ class Fetcher:
             return seen
         if len(self._large) >= _LARGE_MAX:
             self._large.clear()
-        self._large.add(asked.place)
+        self._large[asked.place] = _FEW
         return self._fetch_large(asked)
 
     def _fetch_large(self, asked: Fetching) -> Fetched:
         """The same of one moment, with as many statements as it takes."""
-        with self._database.read() as connection:
-            front = _FRONT.rows(connection, asked.where)
+        few = self._large.get(asked.place, _FEW)
+        with self._database.look() as connection:
+            front = _FRONTS[few].rows(connection, asked.where)
             found = _checked(front, asked)
             if asked.offset == found.next_offset:
-                self._large.discard(asked.place)  # Who has come to the end reads little at a time.
+                self._large.pop(asked.place, None)  # Who has come to the end reads little at a time.
                 return Fetched(shard=found, batches=(), end=asked.offset)
             first = front[0]
             holds = first.small is not None or first.payload is not None
-            plan = _plan(connection, front, asked) if holds else None
+            plan = _plan(connection, front, few, asked) if holds else None
             if plan is None:
                 raise StoreCorrupt(
                     f"shard {found.id} of {asked.name} has no batch that holds offset {asked.offset}"
@@ -110,6 +113,7 @@ class Fetcher:
             if plan.last_base > plan.first_base:
                 rest = {**asked.where, "after": first.base_offset, "last": plan.last_base}
                 batches += [_stored(row, row.payload) for row in _PAYLOADS.rows(connection, rest)]
+            self._large[asked.place] = _TWO if len(batches) == 1 else _FEW
         return Fetched(shard=found, batches=batches, end=plan.end)
 
 
@@ -139,11 +143,11 @@ def _seen(front: Sequence[Any], found: Shard, asked: Fetching) -> Fetched | None
     return Fetched(shard=found, batches=batches, end=plan.end)
 
 
-def _plan(connection: Connection, front: Sequence[Any], asked: Fetching) -> ReadPlan | None:
+def _plan(connection: Querying, front: Sequence[Any], few: int, asked: Fetching) -> ReadPlan | None:
     """A few batches usually fill a read. Who appends single records needs many looked at."""
     metas = [meta_of(row) for row in front]
     plan = plan_read(metas, asked.offset, asked.limits)
-    if len(metas) < _FEW or plan is None or plan.last_base < metas[-1].base_offset:
+    if len(metas) < few or plan is None or plan.last_base < metas[-1].base_offset:
         return plan
     return plan_read(
         [meta_of(row) for row in _METAS.rows(connection, asked.where)], asked.offset, asked.limits
@@ -205,7 +209,7 @@ _IS_AHEAD = _batches.base_offset + _batches.records > bindparam("offset")
 _IS_SMALL = _batches.stored_bytes <= _SMALL
 # The shard and its claim, once for each of the first few batches from the one that holds the offset on. Small
 # ones come along; of a large one, its handle, if it holds the offset. To one who waits at the end comes none.
-_FRONT = PreparedSelect(
+_front = (
     select(
         *SHARD_COLUMNS,
         *META_COLUMNS,
@@ -236,8 +240,8 @@ _FRONT = PreparedSelect(
     )
     .where(_shards.stream_id == bindparam("stream"), _shards.shard == bindparam("at"))
     .order_by(_batches.base_offset)
-    .limit(_FEW)
 )
+_FRONTS = {few: PreparedSelect(_front.limit(few)) for few in (_TWO, _FEW)}
 _PAYLOADS = PreparedSelect(
     select(_batches.base_offset, _batches.records, _batches.layout, _batches.payload)
     .where(

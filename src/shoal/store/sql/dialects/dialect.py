@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final, Protocol
 from sqlalchemy.engine import URL, Connection, Engine
 
 from shoal.core.errors import StoreError
+from shoal.store.sql.prepared import Querying
 
 HINT_WAIT_S: Final = 0.2
 """One wait for a hint. Short, because closing and forking wait for it to end."""
@@ -70,7 +71,7 @@ class Dialect(ABC):
     def announce(self, connection: Connection, topics: Sequence[object]) -> None:  # noqa: B027 - not all can
         """Inside a transaction: tell waiting processes that these streams or groups will have changed."""
 
-    def payload(self, connection: Connection, handle: Any) -> bytes:
+    def payload(self, connection: Querying, handle: Any) -> bytes:
         """The payload of a batch, of what `tables.payload_handle` gave in the same transaction."""
         del connection
         return handle if isinstance(handle, bytes) else bytes(handle)

@@ -33,6 +33,7 @@ from shoal.core.errors import (
 )
 from shoal.core.limits import STORE_LOCK_WAIT_S
 from shoal.store.sql.dialects.dialect import HINT_WAIT_S, Dialect, Hints, first_line, unlocked
+from shoal.store.sql.prepared import Querying
 
 APPLICATION_ID: Final = 0x53484F4C
 """`SHOL`, in the header of the file: how we know our own."""
@@ -176,7 +177,7 @@ class SQLite(Dialect):
             else:
                 return
 
-    def payload(self, connection: Connection, handle: Any) -> bytes:
+    def payload(self, connection: Querying, handle: Any) -> bytes:
         """Straight from the pages. As a column of a row it would be copied once more."""
         driver: Any = connection.connection.driver_connection
         with driver.blobopen("shoal_batch", "payload", handle, readonly=True) as blob:
