@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import secrets
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -70,6 +71,24 @@ class ReadContract(HubSuite):
         hub.create_stream(orders, shards=1)
         hub.append(orders, 0, [b"x" * 5000, b"y" * 5000])
         assert [record.value for record in hub.read(orders, 0, 0, max_bytes=1)] == [b"x" * 5000]
+
+    def test_large_and_small_batches_of_one_shard_are_read_each_once_in_order(
+        self, hub: Hub, orders: str
+    ) -> None:
+        """A hub looks at few batches where the last ones were large, and must see when more would fit."""
+        large, middling, tiny = [700_000] * 2, [30_000], [1]
+        batches = [large, large, tiny, middling, middling, tiny, large, *[middling] * 12, large, tiny]
+        hub.create_stream(orders, shards=1)
+        for sizes in batches:
+            hub.append(orders, 0, [secrets.token_bytes(size) for size in sizes])
+        found: list[tuple[int, int]] = []
+        reads = []
+        while len(found) < sum(map(len, batches)):
+            batch = hub.read(orders, 0, len(found))
+            found += [(record.offset, len(record.value)) for record in batch]
+            reads.append(len(batch))
+        assert found == list(enumerate(size for sizes in batches for size in sizes))
+        assert max(reads) >= 12, "small ones come together"
 
     def test_many_small_batches_are_read_whole(self, hub: Hub, orders: str) -> None:
         hub.create_stream(orders, shards=1)
