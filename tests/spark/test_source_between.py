@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from threading import Timer
 from typing import Any
@@ -18,9 +18,11 @@ from shoal.core.errors import (
     StreamReplaced,
     UnknownStream,
 )
+from shoal.core.model import StreamInfo
 from shoal.spark.data_source import schema_of
 from shoal.spark.executor_reading import Reading, read_spans
 from shoal.spark.hubs import address_of, close_hubs
+from shoal.spark.member_query import MemberQuery
 from shoal.spark.plan.spans import Owner, Span
 from shoal.spark.sink import stream_writer
 from shoal.spark.source_options import source_options
@@ -130,6 +132,55 @@ def test_a_stream_that_is_deleted_between_plan_and_read_fails_the_task(
         strict.run()
     lenient.run()
     assert strict.rows == lenient.rows == [], "none of another stream's records are taken for its own"
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_a_stream_that_is_made_anew_in_the_midst_of_a_read_fails_the_task(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], strict: str
+) -> None:
+    """What it gave by then is another's, and Spark has it; only an error makes Spark drop it."""
+    hub.create_stream("orders", shards=1)
+    for _ in range(3):
+        fill(hub, 1, 2000)
+    driver = Driver(begin(startingOffsets="earliest", failOnDataLoss=strict))
+    assert driver.plan()
+    (partition,) = driver.reader.partitions(driver.start, driver.end)
+    rows = driver.reader.read(partition)
+    next(rows)
+    hub.delete_stream("orders")
+    hub.create_stream("orders", shards=1)
+    fill(hub, 1, 7000)
+    with pytest.raises(StreamReplaced):
+        list(rows)
+
+
+def test_a_member_takes_a_shard_whose_owner_has_read_on_since_the_streams_were_looked_at(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.create_stream("orders", shards=1)
+    hub.create_group("orders", "billing", timeout=10.0)
+    fill(hub, 1, 5)
+    owner = hub.join_group("orders", "billing", "owner")
+    owner.wait(0, 10.0)
+    assert set(owner.leases) == {0}
+
+    def read_on_and_leave() -> None:
+        fill(hub, 1, 3)
+        owner.leave({0: 8})
+
+    driver = Driver(begin(group="billing", member="true", memberName="one"))
+    waits = MemberQuery._wait_for_first
+
+    def after_the_look(query: MemberQuery, streams: Mapping[str, StreamInfo]) -> None:
+        assert streams["orders"].shards[0].next_offset == 5
+        monkeypatch.undo()
+        read_on_and_leave()
+        waits(query, streams)
+
+    monkeypatch.setattr(MemberQuery, "_wait_for_first", after_the_look)
+    driver.plan()
+    fill(hub, 1, 2)
+    driver.drive(lambda: driver.rows == [(0, 8), (0, 9)])
 
 
 def test_a_batch_that_runs_is_not_let_go_of(hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]) -> None:

@@ -223,6 +223,11 @@ def test_a_shard_that_the_group_does_not_know_yet_is_read_from_its_beginning() -
     assert resolved(TWO, place, otherwise=Kind.EARLIEST, known={0: 12}) == {0: 12, 1: 10}
 
 
+def test_a_time_that_lies_behind_what_was_looked_at_is_the_end_of_that() -> None:
+    place = Place(kind=Kind.TIME, time_ms=1)
+    assert resolved(TWO, place, otherwise=Kind.LATEST, known={0: 12, 1: 99}) == {0: 12, 1: 20}
+
+
 @pytest.mark.parametrize("given_place", ["first", {}, {"0": "x"}, {"0": -3}, {"a": 1}, {"0": True}])
 def test_a_place_that_makes_no_sense_is_refused(given_place: object) -> None:
     with pytest.raises(InvalidInput, match="startingOffsets="):

@@ -55,11 +55,12 @@ def read_spans(reading: Reading, spans: Sequence[Span]) -> Iterator[pa.RecordBat
         part for span in there for batch in _batches(hub, reading, span) for part in shaper.parts(batch)
     )
     # A stream that was made anew while we read gave us records of another: then none of this counts.
-    _still_there(hub, reading, there)
+    _still_there(hub, reading, there, has_read=True)
 
 
-def _still_there(hub: Hub, reading: Reading, spans: Sequence[Span]) -> list[Span]:
-    """Those spans whose stream is the one that was planned."""
+def _still_there(hub: Hub, reading: Reading, spans: Sequence[Span], *, has_read: bool = False) -> list[Span]:
+    """Those spans whose stream is the one that was planned. Of one who has read, another's records must not
+    count, whatever may be lost; the next attempt leaves them out."""
     gone: dict[tuple[str, int], bool] = {}
     for span in spans:
         key = span.stream, span.stream_id
@@ -70,7 +71,7 @@ def _still_there(hub: Hub, reading: Reading, spans: Sequence[Span]) -> list[Span
                 if insist(described, StoreError, TASK_OUTAGE_S).id != span.stream_id:
                     raise StreamReplaced(span.stream)
             except NotFound as error:
-                if reading.strict:
+                if reading.strict or (has_read and isinstance(error, StreamReplaced)):
                     raise
                 gone[key] = True
                 _log.warning("failOnDataLoss=false: %s", error)

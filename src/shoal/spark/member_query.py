@@ -18,7 +18,8 @@ from functools import partial
 from typing import Any, Final
 
 from shoal.connect import Hub
-from shoal.core.errors import StreamReplaced
+from shoal.consumer.membership import insist
+from shoal.core.errors import StoreError, StreamReplaced
 from shoal.core.group import ShardState
 from shoal.core.model import StreamInfo
 from shoal.spark.memberships import Memberships, group_of, tell_group
@@ -37,7 +38,7 @@ from shoal.spark.plan.offsets import (
 from shoal.spark.plan.spans import Span, awaited, limited
 from shoal.spark.plan.starting import check_streams
 from shoal.spark.source_options import SourceOptions
-from shoal.spark.streams import Check, streams_at_first, streams_now
+from shoal.spark.streams import OUTAGE_S, Check, streams_at_first, streams_now
 
 _log: Final = logging.getLogger("shoal.spark")
 _FIRST_S: Final = 2.0
@@ -176,7 +177,7 @@ class MemberQuery:
     def _due(self, streams: Mapping[str, StreamInfo]) -> list[Span]:
         assert self._group is not None
         found = []
-        for name, info in streams.items():
+        for name, info in self._no_older_than_tenures(streams).items():
             membership, tenures = self._group.of(name), self._tenures[name]
             leases = {
                 shard: lease
@@ -195,6 +196,16 @@ class MemberQuery:
                 until=None if self._until is None else self._until.get(name, {}),
             )
         return found
+
+    def _no_older_than_tenures(self, streams: Mapping[str, StreamInfo]) -> Mapping[str, StreamInfo]:
+        """We looked at the streams before we waited for shards, and others may have read on meanwhile."""
+        if not any(members.is_ahead(info, self._tenures[name]) for name, info in streams.items()):
+            return streams
+        newer = streams_now(self._hub, self._options.subscription, strict=self._options.strict)
+        return {
+            name: newer[name] if name in newer and newer[name].id == info.id else info
+            for name, info in streams.items()
+        }
 
     # --- What an earlier run began. ---
 
@@ -259,7 +270,8 @@ class MemberQuery:
         assert self._group is not None
         if shards <= mine:
             return False
-        seen = self._hub.describe_group(name, self._group.group)
+        described = partial(self._hub.describe_group, name, self._group.group)
+        seen = insist(described, StoreError, OUTAGE_S)
         is_alone = all(member.name == self._group.name for member in seen.members)
         return any(
             shard.id in shards

@@ -91,6 +91,15 @@ def boundary(tenures: Tenures, leases: Mapping[int, Lease], info: StreamInfo) ->
     return Boundary(saves=saves, releases=releases)
 
 
+def is_ahead(info: StreamInfo, tenures: Tenures) -> bool:
+    """Whether a shard came with a checkpoint behind the end that its stream had when it was looked at: its
+    owner before has read what was appended since."""
+    return any(
+        number < len(info.shards) and tenure.done > info.shards[number].next_offset
+        for number, tenure in tenures.items()
+    )
+
+
 def due(
     info: StreamInfo,
     tenures: Tenures,

@@ -91,8 +91,12 @@ def resolved(
         given = place.offsets.get(name, place.offsets.get("", {}))
         for number in given:
             find_shard(info, number)
-    elif place.kind in {Kind.GROUP, Kind.TIME}:
+    elif place.kind is Kind.GROUP:
         given = known or {}
+    elif place.kind is Kind.TIME:
+        # It was looked up after the stream was: what has come in between is behind this look's end.
+        ends = {shard.id: shard.next_offset for shard in info.shards}
+        given = {shard: min(offset, ends[ShardId(shard)]) for shard, offset in (known or {}).items()}
     word = place.kind if place.kind in {Kind.EARLIEST, Kind.LATEST} else otherwise
     default = EARLIEST if word is Kind.EARLIEST else LATEST
     for shard in info.shards:

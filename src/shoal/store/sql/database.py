@@ -84,7 +84,10 @@ class Database:
             except BaseException:
                 glance.close()
                 raise
-            self._glances.append(glance)
+            if len(self._glances) < _GLANCES_MAX:
+                self._glances.append(glance)
+            else:
+                glance.connection.close()  # It goes back to the pool, which others wait for.
 
     @contextmanager
     def look(self) -> Iterator[Querying]:
@@ -243,6 +246,8 @@ def _end(connection: Connection, error: BaseException | None = None) -> None:
         connection.invalidate()
 
 
+_GLANCES_MAX: Final = 8
+"""Connections kept for looks, of the many that a pool may have: all others must remain for transactions."""
 _DATABASES: weakref.WeakSet[Database] = weakref.WeakSet()
 
 

@@ -88,7 +88,7 @@ class ReadContract(HubSuite):
             found += [(record.offset, len(record.value)) for record in batch]
             reads.append(len(batch))
         assert found == list(enumerate(size for sizes in batches for size in sizes))
-        assert max(reads) >= 12, "small ones come together"
+        assert len(reads) <= 5, "small ones come together, also behind large ones"
 
     def test_many_small_batches_are_read_whole(self, hub: Hub, orders: str) -> None:
         hub.create_stream(orders, shards=1)
