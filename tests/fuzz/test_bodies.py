@@ -18,10 +18,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shoal
-from shoal import Hub
+from shoal import Appended, Hub
+from shoal.core.model import Compression, ShardId, StreamName
+from shoal.native.calls import UNPACKED_BYTES_MAX
+from shoal.native.forms import AppendLabel, SentBatch
+from shoal.ports import Submission
 from shoal.server.sls.packing import RAW_BYTES_MAX
 from shoal.server.sls.records import SCHEMA
 from shoal.testing.serving import ServerProcess
+from shoal.wire.fitting import fit_records
+from shoal.wire.frame import CONTENT_TYPE, packed
+from shoal.wire.layout import Layout
 from tests.fuzz.conftest import EXAMPLES
 from tests.sls.messages import group, varint
 
@@ -98,6 +105,40 @@ def test_groups_that_lie_are_refused_whole_or_stored_whole(
         assert status == 200 or is_error(status, told), (raw, told)
         stored = hub.stats("proj/store").appended - before
         assert stored == 0 if status != 200 else stored <= logs
+
+
+def test_batches_that_unpack_to_too_much_together_are_refused_before_any_is(
+    server: ServerProcess, hub: Hub
+) -> None:
+    stream = hub.ensure_stream("proj/plain", shards=1)
+    layout = Layout(None)
+    zeros = fit_records(layout, [bytes(1_000_000)] * 7, [None] * 7, [0] * 7, None)
+    number, payload = layout.encode(zeros, Compression.ZSTD)
+    assert len(payload) < 4_000
+
+    def send(count: int) -> tuple[int, bytes]:
+        sent = SentBatch(shard=ShardId(0), layout=number, bytes=len(payload))
+        label = AppendLabel(name=stream.full_name, stream_id=stream.id, batches=[sent] * count)
+        body = b"".join(packed(AppendLabel, label, [payload] * count))
+        return asked(server, "POST", "/v1/hub/append", body, content_type=CONTENT_TYPE)
+
+    status, told = send(UNPACKED_BYTES_MAX // 7_000_000 + 1)
+    assert status == 413, told
+    assert b"TooLarge" in told
+    assert hub.stats("proj/plain").appended == 0
+    status, told = send(2)
+    assert status == 200, told
+    assert hub.stats("proj/plain").appended == 14
+
+
+def test_a_client_sends_in_several_requests_what_unpacks_to_too_much_for_one(hub: Hub) -> None:
+    hub.create_stream("proj/much", shards=1, compression="zstd")
+    stream = hub.service.describe_stream(StreamName("proj", "much"))
+    zeros = fit_records(Layout(None), [bytes(1_000_000)] * 7, [None] * 7, [0] * 7, None)
+    many = UNPACKED_BYTES_MAX // 7_000_000 + 5
+    answers = hub.service.append(stream, [Submission(shard=ShardId(0), batch=zeros)] * many)
+    assert all(isinstance(answer, Appended) for answer in answers)
+    assert hub.stats("proj/much").appended == 7 * many
 
 
 def test_bombs_are_refused_and_cost_the_server_no_memory(server: ServerProcess, hub: Hub) -> None:

@@ -103,6 +103,26 @@ def test_bodies_that_do_not_come_hold_nothing_and_end(store: str, sent: bytes) -
             assert b" 408 " in heard(sock)
 
 
+@pytest.mark.parametrize(
+    ("asked", "stray"),
+    [
+        (HEALTH, b"\r\n"),
+        (HEALTH.replace(b"\r\n\r\n", b"\r\nContent-Length: 1000000\r\n\r\n"), b"x"),
+        (CALL.replace(b"/v1/hub/list_projects", b"/nowhere") % 1_000_000, b"x"),
+    ],
+)
+def test_what_comes_behind_an_answer_and_begins_no_request_keeps_no_connection(
+    store: str, asked: bytes, stray: bytes
+) -> None:
+    with served(store, ServerOptions(port=0, keep_alive_s=0.5)) as url, closing(dialled(url)) as sock:
+        sock.sendall(asked)
+        assert heard(sock).startswith(b"HTTP/1.1 ")
+        sock.sendall(stray)
+        with suppress(ConnectionResetError):
+            while sock.recv(65_536):  # Times out after ANSWER_S if it is kept.
+                pass
+
+
 def test_a_body_that_trickles_is_ended_and_one_that_keeps_its_rate_is_not(store: str) -> None:
     options = ServerOptions(port=0, body_s=0.3, body_bytes_per_s_min=1_000_000)
     with served(store, options) as url:

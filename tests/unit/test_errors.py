@@ -64,6 +64,7 @@ def test_every_fact_an_error_is_given_is_a_field_of_it(kind: type[ShoalError]) -
     ("url", "shown"),
     [
         ("http://key:hush@a:7400,b:7400", "http://key:***@a:7400,b:7400"),
+        ("http://key:hu/sh@a:7400", "http://key:***@a:7400"),
         ("postgresql://ann:hu@sh@db/shoal", "postgresql://ann:***@db/shoal"),
         ("postgresql://ann@db:5432/shoal", "postgresql://ann@db:5432/shoal"),
         ("sqlite:///shoal.db", "sqlite:///shoal.db"),

@@ -37,6 +37,9 @@ from shoal.share_port import PositionService, ShareService
 from shoal.wire.values import Asked, Decode, Encode, Field, RingHash, encoder, object_decoder, parsed, text_of
 
 PREFIX: Final = "/v1"
+UNPACKED_BYTES_MAX: Final = 256_000_000
+"""What the batches of one request unpack to, together: a few kilobytes may claim as much as they like, and to
+unpack them costs the server as much as a large batch."""
 PLAIN_BYTES_MAX: Final = 2_000_000
 """The body of a call that carries no batches. JSON takes many times its size when it is parsed, and nothing
 else is done meanwhile."""

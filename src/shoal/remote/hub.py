@@ -26,7 +26,7 @@ from shoal.core.model import (
 from shoal.core.reading import ReadLimits, whole_offset
 from shoal.core.scaling import check_scaling
 from shoal.forks import meet_arrow
-from shoal.native.calls import CALLS, arguments_to
+from shoal.native.calls import CALLS, UNPACKED_BYTES_MAX, arguments_to
 from shoal.native.forms import (
     AppendLabel,
     FurtherRead,
@@ -44,6 +44,7 @@ from shoal.remote.following import RemoteFollowing
 from shoal.remote.groups import RemoteGroups
 from shoal.remote.ownerless import RemotePositions, RemoteShares
 from shoal.remote.transport import Transport
+from shoal.wire.accepting import claimed_bytes
 from shoal.wire.batch import Batch
 from shoal.wire.fitting import check_row_sizes
 from shoal.wire.frame import CONTENT_TYPE, cut, packed
@@ -358,13 +359,15 @@ def _requests(
 ) -> Iterator[list[tuple[SentBatch, bytes]]]:
     """In as few requests as they fit, in order."""
     some: list[tuple[SentBatch, bytes]] = []
-    size = 0
+    size = unpacked = 0
     for sent, payload in batches:
-        if some and size + len(payload) > _REQUEST_BYTES:
+        claimed = claimed_bytes(payload)
+        if some and (size + len(payload) > _REQUEST_BYTES or unpacked + claimed > UNPACKED_BYTES_MAX):
             yield some
-            some, size = [], 0
+            some, size, unpacked = [], 0, 0
         some.append((sent, payload))
         size += len(payload)
+        unpacked += claimed
     if some:
         yield some
 

@@ -132,7 +132,7 @@ class Application:
         """Who makes a native request."""
         try:
             caller, request.digest = await self.access.admit(request.scope, request.client, self.native.run)
-        except ShoalError:
+        except (ShoalError, Refused):
             self._admitted(request, None)
             raise
         self._admitted(request, caller)
@@ -249,6 +249,7 @@ class Application:
         return answer
 
     async def _unknown(self, request: Incoming, caller: Caller) -> Answer:  # noqa: ARG002
+        self.rates.take(request.client, time.monotonic())
         path, method = request.scope["path"], request.scope["method"]
         if path in _BY_PATH or path in _PATHS:
             wanted = "POST" if path in _BY_PATH else "GET"
@@ -287,6 +288,7 @@ class Application:
         return json_answer({"status": "ready", "store": self._hub.description})
 
     async def _metrics(self, request: Incoming, caller: Caller) -> Answer:  # noqa: ARG002
+        self.rates.take(request.client, time.monotonic())
         self._check_onlooker(request)
         return await self._figures()
 
@@ -305,6 +307,7 @@ class Application:
         return Answer([text + (lag or b"")], CONTENT_TYPE_LATEST.encode())
 
     async def _document(self, request: Incoming, caller: Caller) -> Answer:  # noqa: ARG002
+        self.rates.take(request.client, time.monotonic())
         if self._openapi is None:
             self._openapi = json.dumps(document(self._version)).encode()
         return Answer([self._openapi])

@@ -89,7 +89,6 @@ class _Patient(HttpToolsProtocol):
             if self._head_bytes > _HEAD_BYTES_MAX and self._head_bytes - len(data) > 0:
                 self.transport.close()
                 return
-        self._unset_keepalive_if_required()
         self._barren_bytes += len(data)
         try:
             self.parser.feed_data(data)
@@ -161,6 +160,8 @@ class _Patient(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        # Not with any byte, as uvicorn does: what begins no request would keep the connection for ever.
+        self._unset_keepalive_if_required()
         self._is_in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:

@@ -37,6 +37,14 @@ def accepted(layout: Layout, number: int, payload: memoryview) -> pa.RecordBatch
     return batch
 
 
+def claimed_bytes(payload: bytes | memoryview) -> int:
+    """What a batch says that it unpacks to. One that says nothing is refused once it is looked at itself."""
+    try:
+        return _claimed_bytes(memoryview(payload)[:-_DIGEST])
+    except (struct.error, IndexError, ValueError):
+        return 0
+
+
 def check_claims(message: memoryview, limit: int) -> None:
     """Refuse a message that is not one record batch, or that would unpack to more bytes than the limit."""
     try:

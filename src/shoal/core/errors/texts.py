@@ -7,7 +7,7 @@ from typing import Final
 
 from shoal.core.limits import TEXT_LENGTH_MAX
 
-_PASSWORD: Final = re.compile(r"(//[^/@:]*:)[^/]*@")
+_PASSWORD: Final = re.compile(r"(//[^/@:]*:).*@")
 
 
 def shown(value: object) -> str:

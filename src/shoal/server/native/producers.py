@@ -16,7 +16,7 @@ from shoal.server.checks import ITEMS_MAX
 from shoal.server.keys import Caller
 from shoal.server.metrics import Counters
 from shoal.server.native.records import appended_text
-from shoal.server.native.sent import requested
+from shoal.server.native.sent import check_unpacked, requested
 from shoal.server.native.special import Run, Special
 from shoal.server.requests import Answer, Incoming
 from shoal.wire.frame import cut, unpacked
@@ -42,7 +42,9 @@ class ProducerCalls:
         return await self._run(self._transacted, label, batches, rest)  # type: ignore[no-any-return]
 
     def _transacted(self, label: TransactLabel, batches: Sequence[SentBatch], rest: memoryview) -> Answer:
-        payloads = iter(list(cut(rest, [sent.bytes for sent in batches])))
+        parts = list(cut(rest, [sent.bytes for sent in batches]))
+        check_unpacked(parts)
+        payloads = iter(parts)
         requests: list[tuple[StreamInfo, AppendRequest]] = []
         for append in label.appends:
             shards = [sent.shard for sent in append.batches]

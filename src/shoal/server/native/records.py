@@ -29,7 +29,7 @@ from shoal.server.checks import ITEMS_MAX
 from shoal.server.gathering import Gathered
 from shoal.server.keys import Caller
 from shoal.server.metrics import Counters
-from shoal.server.native.sent import requested
+from shoal.server.native.sent import check_unpacked, requested
 from shoal.server.native.special import BATCHES, PARSED_HERE, Run, Special
 from shoal.server.options import ServerOptions
 from shoal.server.requests import Answer, Incoming
@@ -41,6 +41,8 @@ from shoal.wire.values import to_json
 
 _WASTE: Final = 65_536
 """A stored batch of which a read wants less than half is cut first, if it is larger than this."""
+_UNPACKED_HERE: Final = 262_144
+"""What a small body may unpack to on the event loop, where all others wait for it."""
 _LABEL_BYTES: Final = 512
 _LABELS: Final = 1_000
 """Labels that are remembered: those of single records differ in little, and to read one takes longer than to
@@ -83,7 +85,11 @@ class RecordCalls:
         label, payloads = self._labelled(body, caller)
         shards = [sent.shard for sent in label.batches]
         stream = self._hub.seen_stream(label.name, label.stream_id, shards)
-        if stream is None or any(sent.delays is not None for sent in label.batches):
+        if (
+            stream is None
+            or any(sent.delays is not None for sent in label.batches)
+            or check_unpacked(payloads) > _UNPACKED_HERE
+        ):
             return await self._run(self._append, body, caller)  # type: ignore[no-any-return]
         requests = self._requests(stream, label, payloads)
         stored = await self._appends.commit(
@@ -97,6 +103,7 @@ class RecordCalls:
 
     def _append(self, body: bytes, caller: Caller) -> Answer:
         label, payloads = self._labelled(body, caller)
+        check_unpacked(payloads)
         answers: list[Appended | ShoalError]
         try:
             shards = [sent.shard for sent in label.batches]

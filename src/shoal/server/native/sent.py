@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from shoal.core.appending import check_batch, check_stamp
 from shoal.core.delaying import Delay
-from shoal.core.errors import InvalidInput, ShoalError
+from shoal.core.errors import InvalidInput, ShoalError, TooLarge
 from shoal.core.limits import DURATION_S_MAX, RECORD_BYTES_MAX, TIMESTAMP_MS_MAX
 from shoal.core.model import ProducerStamp, StreamInfo
 from shoal.core.ring import checked_hash
 from shoal.hub.local import LocalHub
+from shoal.native.calls import UNPACKED_BYTES_MAX
 from shoal.native.forms import SentBatch, SentDelay
 from shoal.ports import AppendRequest, Submission
-from shoal.wire.accepting import accepted
+from shoal.wire.accepting import accepted, claimed_bytes
 from shoal.wire.fitting import check_row_sizes
 from shoal.wire.layout import Layout
 from shoal.wire.sizes import in_memory
+
+
+def check_unpacked(payloads: Iterable[memoryview]) -> int:
+    """What the batches of a request unpack to, together, before any is; or TooLarge."""
+    size = sum(map(claimed_bytes, payloads))
+    if size > UNPACKED_BYTES_MAX:
+        raise TooLarge("batches", size=size, limit=UNPACKED_BYTES_MAX, remedy="send them in several requests")
+    return size
 
 
 def requested(
