@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -190,3 +191,15 @@ for i in range(0, 12, 3):
     with shoal.connect(sqlite_url) as hub:
         stored = {stream.name: hub.next_offset(stream.name, 0) for stream in hub.list_streams()}
     assert stored == {f"s{i}": 1 for i in range(12) if i % 3}
+
+
+def test_who_looked_all_at_once_leaves_connections_for_others(sqlite_url: str) -> None:
+    """A pool has 64 at most, and a look's own are kept."""
+    shoal.connect(sqlite_url).close()
+    with closing(Database(dialect_for(sqlite_url))) as database:
+        with ExitStack() as looks:
+            for _ in range(60):
+                looks.enter_context(database.look())
+        with ExitStack() as reads:
+            for _ in range(50):  # StoreBusy, if looks kept all of them.
+                reads.enter_context(database.read())

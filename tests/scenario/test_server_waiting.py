@@ -283,3 +283,18 @@ def test_a_call_that_waits_ends_when_its_hub_is_closed(url: str) -> None:
     hub.close()
     thread.join(10)
     assert [type(error) for error in ended] == [HubClosed]
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "/v1/openapi.json", "/metrics"])
+def test_what_needs_no_key_counts_against_the_rate_of_its_address(sqlite_url: str, path: str) -> None:
+    with served(sqlite_url, ServerOptions(port=0, requests_per_s_max=5)) as url:
+        host, _, port = url.removeprefix("http://").partition(":")
+        statuses = []
+        with closing(http.client.HTTPConnection(host, int(port), timeout=20)) as connection:
+            for _ in range(30):
+                connection.request("GET", path)
+                answer = connection.getresponse()
+                answer.read()
+                statuses.append(answer.status)
+        assert statuses[0] in {200, 404}
+        assert 429 in statuses
