@@ -52,6 +52,9 @@ def hub_at(address: HubAddress, *, keeps: bool = False, within_s: float = 0.0) -
 
     `within_s`: so long is a store waited for that is away. A query's processes come and go with its batches,
     also while the store restarts; who only begins is told at once.
+
+    What the process has loaded by then stays out of garbage collections: Spark collects after each call and
+    task, and over all modules that takes longer than a small batch.
     """
     for name, url in (("hub", address.url), ("leases", address.leases)):
         if url is not None:
@@ -62,6 +65,7 @@ def hub_at(address: HubAddress, *, keeps: bool = False, within_s: float = 0.0) -
         if hub is None:
             opened = partial(_opened, address, 30.0 if keeps else DURATION_S_MAX)
             hub = _hubs[key] = insist(opened, StoreError, within_s)
+            gc.freeze()
     return hub
 
 
@@ -76,16 +80,10 @@ def _opened(address: HubAddress, housekeeping_s: float) -> Hub:
 
 
 def task_hub(address: HubAddress) -> Hub:
-    """The hub of a task's process. What the process has loaded by now stays out of garbage collections.
-
-    Spark collects after each task, and the next task waits for that: over all modules it takes longer than
-    a small batch.
-    """
+    """The hub of a task's process, which keeps memory for its batches."""
     is_new = (os.getpid(), address.url, address.leases, False) not in _hubs
     hub = hub_at(address, within_s=TASK_OUTAGE_S)
     if is_new:
-        gc.collect()
-        gc.freeze()
         _keep_freed_memory()
     return hub
 
