@@ -189,3 +189,9 @@ def test_a_frame_that_lies_about_its_length_is_refused(body: bytes) -> None:
 def test_batches_that_are_not_as_long_as_said_are_refused(sizes: list[int]) -> None:
     with pytest.raises(InvalidInput):
         list(cut(memoryview(b"abc"), sizes))
+
+
+@pytest.mark.parametrize("text", ["½", "a", "YQ=", "Y Q==", "YQ==\n", "\ud800"])
+def test_bytes_that_are_not_base64_are_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="schema"):
+        decoder(bytes, True)(text, "schema")

@@ -10,7 +10,6 @@ Not for: records, which travel as Arrow (`layout`, `frame`), and errors, which `
 from __future__ import annotations
 
 import base64
-import binascii
 import dataclasses
 import json
 import types
@@ -282,9 +281,10 @@ def _decode_bool(given: Any, field: str) -> bool:
 
 
 def _decode_bytes(given: Any, field: str) -> bytes:
+    text = _decode_str(given, field)
     try:
-        return base64.b64decode(_decode_str(given, field), validate=True)
-    except binascii.Error as error:
+        return base64.b64decode(text, validate=True)
+    except ValueError as error:  # Text that is not ASCII is refused by another error than binascii's.
         raise InvalidInput(field, _clip(given), f"base64 ({error})") from error
 
 
