@@ -83,10 +83,10 @@ class Report:
         text = [
             "# Performance",
             "",
-            "Written by `make bench` and `make bench-spark`; do not edit. Records of 150 bytes, 100,000",
-            "distinct keys, 4 shards, full durability: an acknowledged batch survives a power cut. Absolute",
-            "figures depend on the machine and on who else uses it; ratios were measured in the same run,",
-            "and mean more.",
+            "Written by `make bench` and `make bench-spark`; do not edit. Records of 150 bytes (Spark: 232),",
+            "100,000 distinct keys, 4 shards, full durability: an acknowledged batch survives a power cut.",
+            "Absolute figures depend on the machine and on who else uses it; ratios were measured in the",
+            "same run, and mean more.",
             "",
         ]
         text += [sections[section].rstrip("\n") + "\n" for section in SECTIONS if section in sections]

@@ -20,6 +20,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from shoal.store.sql.dialects.sqlite import PRAGMAS
+
 
 class Discard(DataSource):
     """Takes Arrow batches and drops them."""
@@ -64,8 +66,8 @@ def make_bare(file: Path) -> None:
 
 def _bare(file: str) -> sqlite3.Connection:
     database = sqlite3.connect(file, isolation_level=None, timeout=30.0)
-    for setting in ("page_size = 16384", "journal_mode = WAL", "synchronous = FULL", "cache_size = -1000"):
-        database.execute(f"PRAGMA {setting}")
+    for pragma in PRAGMAS:
+        database.execute(pragma)
     return database
 
 
