@@ -137,6 +137,25 @@ class Bench:
         batch = self.source("backlog")
         against = "of the batch read"
         self.pair("streaming backlog", streamed, lambda: _drop(batch), against, 0.6, rows=times * self.rows)
+        self._started()
+
+    def _started(self) -> None:
+        """What of it is a query's start and end, and what Spark takes for that with any source in Python."""
+        self.hub.create_stream("one", shards=4)
+        self.hub.append("one", 0, [b"x"])
+        tiny = self.folder / "start"
+        tiny.mkdir()
+        (tiny / "tiny").write_bytes(b"x")
+        seconds, ratios = self._in_turns(
+            lambda: self._stream_all("shoal", hub=self.url, stream="one", startingOffsets="earliest"),
+            lambda: self._stream_all("tiny", folder=str(tiny)),
+        )
+        line = Line(
+            "a streaming query of one record, from start to end",
+            f"{statistics.median(seconds):.2f} s",
+            f"{statistics.median(ratios):.2f} of a Python source with one row ({_spread(ratios)})",
+        )
+        self.report.add(SECTION, line)
 
     def idle(self) -> None:
         """What a query costs when nothing comes, and what a trigger costs when next to nothing does."""
@@ -255,30 +274,37 @@ class Bench:
         rows: int | None = None,
         after: Callable[[], None] = lambda: None,
     ) -> None:
-        """Both once to warm up, then in turns. `after` tidies up, and is not counted."""
+        """Both in turns: how many rows a second, and how that is to the other."""
+        moved = self.rows if rows is None else rows
+        seconds, ratios = self._in_turns(ours, theirs, after)
+        ratio = statistics.median(ratios)
+        line = Line(
+            f"{what}, {moved:,} rows",
+            f"{moved / statistics.median(seconds) / 1e6:.2f} M rows/s",
+            f"{ratio:.2f} {against} ({_spread(ratios)})",
+            "" if floor is None else f"{floor:g}",
+            None if floor is None else ratio >= floor,
+        )
+        self.report.add(SECTION, line)
+
+    def _in_turns(
+        self, ours: Callable[[], None], theirs: Callable[[], None], after: Callable[[], None] = lambda: None
+    ) -> tuple[list[float], list[float]]:
+        """How long ours took, and how often that is in what theirs took. Both once to warm up, then in turns.
+        `after` tidies up, and is not counted."""
         for run in (ours, theirs):
             run()
             after()
-        moved = self.rows if rows is None else rows
-        ratios, rates = [], []
+        seconds, ratios = [], []
         for number in range(self.pairs):
             first, second = (ours, theirs) if number % 2 else (theirs, ours)
             taken = {}
             for run in (first, second):
                 taken[run] = _seconds(run)
                 after()
+            seconds.append(taken[ours])
             ratios.append(taken[theirs] / taken[ours])
-            rates.append(moved / taken[ours])
-        ratio = statistics.median(ratios)
-        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-        line = Line(
-            f"{what}, {moved:,} rows",
-            f"{statistics.median(rates) / 1e6:.2f} M rows/s",
-            f"{ratio:.2f} {against} ({spread})",
-            "" if floor is None else f"{floor:g}",
-            None if floor is None else ratio >= floor,
-        )
-        self.report.add(SECTION, line)
+        return seconds, ratios
 
     def fill(self, name: str, frame: DataFrame, **options: str) -> None:
         """A stream that holds these rows, once a run."""
@@ -360,6 +386,10 @@ def _session(folder: Path, jars: Sequence[str]) -> SparkSession:
 
 def _drop(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
+
+
+def _spread(ratios: Sequence[float]) -> str:
+    return f"{min(ratios):.2f} to {max(ratios):.2f}"
 
 
 def _seconds(run: Callable[[], None]) -> float:

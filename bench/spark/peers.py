@@ -20,8 +20,6 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from shoal.store.sql.dialects.sqlite import PRAGMAS
-
 
 class Discard(DataSource):
     """Takes Arrow batches and drops them."""
@@ -65,6 +63,8 @@ def make_bare(file: Path) -> None:
 
 
 def _bare(file: str) -> sqlite3.Connection:
+    from shoal.store.sql.dialects.sqlite import PRAGMAS  # noqa: PLC0415 - the other peers load nothing of ours
+
     database = sqlite3.connect(file, isolation_level=None, timeout=30.0)
     for pragma in PRAGMAS:
         database.execute(pragma)

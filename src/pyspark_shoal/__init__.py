@@ -6,8 +6,9 @@ imports nothing but Spark's own base class, and the rest when it is asked for so
 
 from __future__ import annotations
 
+import gc
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 
@@ -29,26 +30,34 @@ class DefaultSource(DataSource):
         return "shoal"
 
     def schema(self) -> StructType:
-        from shoal.spark.data_source import schema_of
-
-        return schema_of(self.options)
+        found: StructType = _room("data_source").schema_of(self.options)
+        return found
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from shoal.spark.data_source import batch_reader
-
-        return batch_reader(self.options, schema)
+        reader: DataSourceReader = _room("data_source").batch_reader(self.options, schema)
+        return reader
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from shoal.spark.data_source import stream_reader
-
-        return stream_reader(self.options, schema)
+        reader: DataSourceStreamReader = _room("data_source").stream_reader(self.options, schema)
+        return reader
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        sink = import_module("shoal.spark.sink")
-        writer: DataSourceWriter = sink.batch_writer(dict(self.options), schema, overwrite)
+        writer: DataSourceWriter = _room("sink").batch_writer(dict(self.options), schema, overwrite)
         return writer
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        sink = import_module("shoal.spark.sink")
-        writer: DataSourceStreamWriter = sink.stream_writer(dict(self.options), schema, overwrite)
+        writer: DataSourceStreamWriter = _room("sink").stream_writer(dict(self.options), schema, overwrite)
         return writer
+
+
+def _room(name: str) -> Any:
+    """A module of `shoal.spark`. Its first import makes nothing that could be collected, and a seventh of its
+    time would be spent looking for that: Spark starts a process for every query, which waits for this."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return import_module(f"shoal.spark.{name}")
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from shoal.complaints import Complaints
 from shoal.core.delaying import Clocks, Lookout, is_set_back
@@ -28,6 +27,7 @@ from shoal.core.routing import ShardMap
 from shoal.delay_port import DueRow
 from shoal.forks import renew_in_child
 from shoal.ports import AppendRequest, ShardEnd, Store, Submission
+from shoal.wire.functions import pc
 from shoal.wire.hashing import column_shards, group_rows
 from shoal.wire.layout import MEMORY, Layout
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from shoal.core.appending import Offer, check_batch
 from shoal.core.delaying import DELAYED, Delay, together
@@ -21,6 +20,7 @@ from shoal.delay_port import DelayedRow
 from shoal.forks import meet_arrow, renew_in_child
 from shoal.ports import AppendRequest, Submission
 from shoal.wire.fitting import check_row_sizes
+from shoal.wire.functions import pc
 from shoal.wire.layout import MEMORY, Layout
 from shoal.wire.sizes import in_memory
 from shoal.wire.timestamps import top_timestamp

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-import pyarrow.compute as pc
-
 from shoal.core.errors import OffsetExpired
 from shoal.core.model import Shard, StreamInfo
 from shoal.core.reading import ReadLimits
 from shoal.ports import HubService
+from shoal.wire.functions import pc
 
 SAMPLE: Final = 10_000
 """Newest records that are looked at: a key that is a tenth of the load shows within a percent or so."""

@@ -12,7 +12,6 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from shoal.core.aside import OURS
 from shoal.core.checking import is_instance_of
@@ -26,6 +25,7 @@ from shoal.core.limits import (
 )
 from shoal.core.model import Compression
 from shoal.wire.casting import cast_column, is_bytes_like, map_entries
+from shoal.wire.functions import pc
 from shoal.wire.layout import HEADERS, KEY, RESERVED, TIMESTAMP, Layout
 from shoal.wire.sizes import is_bytes, is_text, largest_value, lengths, value_sizes
 

@@ -17,13 +17,13 @@ from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 
 from shoal.core.checking import is_instance_of
 from shoal.core.errors import InvalidInput, StoreCorrupt
 from shoal.core.limits import RECORD_BYTES_MAX
 from shoal.core.model import Compression
+from shoal.wire.functions import pc
 from shoal.wire.rows import RowFitter
 from shoal.wire.sizes import room
 

@@ -12,7 +12,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from shoal.wire.functions import pc
 
 Sizes: TypeAlias = npt.NDArray[np.int64]
 
