@@ -109,6 +109,11 @@ def _run() -> str:
     )
 
 
+def rate_text(rate: float, unit: str = "records/s") -> str:
+    """A rate, for people."""
+    return f"{rate / 1e6:.2f} M {unit}" if rate >= 1e6 else f"{rate / 1e3:.0f} k {unit}"
+
+
 def _mark(line: Line) -> str:
     return {None: "", True: "yes", False: "NO"}[line.met]
 

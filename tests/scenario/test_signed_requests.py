@@ -86,6 +86,18 @@ def test_a_request_for_any_server_of_the_store_is_taken_once_by_all_of_them(door
             assert (status, refused["error"]) == (401, "ReplayedRequest")
 
 
+def test_requests_that_are_signed_for_another_server_count_against_the_rate(door: Door) -> None:
+    key = door.key_of("writer", ALL)
+    with served(door.store_url, ServerOptions(port=0, requests_per_s_max=5)) as url:
+        answers = []
+        for number in range(30):
+            sent = Sent(key, nonce=f"{number:020}")
+            status, told = asked(url, sent.path, sent.body, Authorization=sent.header())
+            answers.append((status, told["error"]))
+    assert answers[0] == (401, "SignedForAnother")
+    assert 429 in {status for status, _ in answers}
+
+
 def test_a_skewed_clock_is_told_the_time(door: Door, admin: Hub) -> None:
     key = door.key_of("writer", ALL)
     server = Sent(key).for_server(door.url).server

@@ -310,6 +310,39 @@ def test_a_member_killed_in_its_first_batch_comes_back_as_itself_and_reads_the_b
     assert not two.plan()
 
 
+def test_a_store_that_restarts_while_a_members_shards_are_waited_for_is_waited_for(
+    postgres_server: PostgresServer,
+) -> None:
+    url = postgres_server.fresh_database()
+    given = {"hub": url, "stream": "orders", "startingOffsets": "earliest"}
+    options = source_options({**given, "group": "billing", "member": "true"}, is_streaming=True)
+    with shoal.connect(url) as hub:
+        hub.create_stream("orders", shards=2)
+        hub.create_group("orders", "billing", timeout=5.0)
+        fill(hub, 2, 5)
+    one = Driver(ShoalStreamReader(options, schema_of(given)))
+    one.plan_all(2)
+    assert one.reader._running is not None
+    one.reader._running.query._group.abandon()  # type: ignore[attr-defined]
+    two = Driver(ShoalStreamReader(options, schema_of(given)))
+    two.end = one.end
+
+    def restart() -> None:
+        assert not two.rows, "it still waits for the shards of its past life"
+        postgres_server.stop()
+        time.sleep(1.0)
+        postgres_server.start()
+
+    again = Timer(1.0, restart)
+    again.start()
+    two.run()
+    again.join()
+    two.drive(lambda: len(two.rows) == 10, within=30.0)
+    assert sorted(two.rows) == [(shard, n) for shard in (0, 1) for n in range(5)]
+    two.reader.stop()
+    close_hubs()
+
+
 def test_a_read_under_an_old_epoch_is_an_error_and_never_empty(hub: shoal.Hub, store_url: str) -> None:
     hub.create_stream("orders", shards=1)
     fill(hub, 1, 5)

@@ -46,17 +46,26 @@ class Seen:
 
 
 class Losing(Seen):
-    """Loses a shard in its first batch: after it was planned, before it is read."""
+    """Loses the shard of its first record within a batch, so often: after it was planned, before it is read.
+    When the batch is run again, there is more to do."""
 
-    def __init__(self, hub: shoal.Hub) -> None:
+    def __init__(self, hub: shoal.Hub, times: int) -> None:
         super().__init__()
-        self._hub: shoal.Hub | None = hub
+        self._hub, self._times = hub, times
+        self._batch: int | None = None
+        self.skipped: set[tuple[int, int]] = set()
 
     def batch(self, frame: DataFrame, number: int) -> None:
-        if self._hub is not None and frame.rdd.getNumPartitions() == 2:  # Not the batch of nothing.
-            self._hub.checkpoint("orders", "billing", 0, 3, force=True)
-            self._hub = None
+        is_repeated = number == self._batch
+        first = frame.select("shard", "offset").first() if self._times and not is_repeated else None
+        if first is not None:
+            self._hub.checkpoint("orders", "billing", first.shard, first.offset + 1, force=True)
+            self.skipped.add((first.shard, first.offset))
+            self._times, self._batch = self._times - 1, number
         super().batch(frame, number)
+        if is_repeated:
+            for shard in (0, 1):
+                self._hub.append("orders", shard, [b"x"] * 5)
 
 
 @pytest.fixture
@@ -193,24 +202,39 @@ def test_a_leased_query_that_is_never_idle_is_drained(
     }, "all that was read is done, and no more"
 
 
-def test_a_query_that_loses_a_shard_within_a_batch_is_begun_again_and_repeats_nothing_else(
+def test_a_query_that_loses_shards_within_batches_is_begun_again_and_repeats_nothing_else(
     hub: shoal.Hub, start: Callable[..., StreamingQuery]
 ) -> None:
     hub.create_stream("orders", shards=2)
     hub.create_group("orders", "billing", timeout=5.0)
     for shard in (0, 1):
         hub.append("orders", shard, [b"x"] * 5)
-    seen = Losing(hub)
+    seen = Losing(hub, times=2)
     begun: list[StreamingQuery] = []
 
     def begin() -> StreamingQuery:
-        begun.append(start(seen, "one", now=bool(begun)))
+        begun.append(start(seen, "one", now=len(begun) == 2))
         return begun[-1]
 
-    keep_running(begin)
+    keep_running(begin, losses_max=1)  # In a row: it has worked between them.
 
-    assert len(begun) == 2, "a fenced task fails, and ends the query"
-    assert seen.places == {(0, 3): 1, (0, 4): 1} | {(1, offset): 1 for offset in range(5)}
+    assert len(begun) == 3, "a fenced task fails, and ends the query"
+    assert len(seen.skipped) == 2
+    there = {(shard, offset) for shard in (0, 1) for offset in range(10)}
+    assert {place for place in there if seen.places[place] != 1} == seen.skipped
+    assert not any(seen.places[place] for place in seen.skipped), "the group was set behind them"
+
+
+def test_a_query_that_loses_its_shard_again_and_again_ends(
+    hub: shoal.Hub, start: Callable[..., StreamingQuery]
+) -> None:
+    hub.create_stream("orders", shards=1)
+    hub.create_group("orders", "billing", timeout=5.0)
+    hub.append("orders", 0, [b"x"] * 5)
+    seen = Losing(hub, times=1)
+    with pytest.raises(PySparkException) as caught:
+        keep_running(lambda: start(seen, "one"), losses_max=0)
+    assert reason(caught.value).startswith(("Fenced:", "NotOwner:"))
 
 
 def test_a_member_that_lost_a_shard_goes_on_with_the_others(

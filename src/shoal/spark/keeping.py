@@ -23,19 +23,23 @@ _LOSSES: Final = ("Fenced:", "NotOwner:", "LeaseLost:")
 def keep_running(begin: Callable[[], StreamingQuery], *, losses_max: int = 100) -> StreamingQuery:
     """Run the query that `begin` starts until it ends, starting it again whenever it lost a shard.
 
-    Any other failure is raised, and so is the loss after `losses_max` of them. Returns the query that ended.
+    Any other failure is raised, and so is one loss after `losses_max` in a row, with no batch done between them.
+    Returns the query that ended.
     """
-    for _ in range(losses_max):
+    losses = 0
+    while True:
         query = begin()
         try:
             query.awaitTermination()
         except PySparkException as error:
             line = reason(error)
-            if not line.startswith(_LOSSES):
+            losses = 1 if _has_worked(query) else losses + 1
+            if not line.startswith(_LOSSES) or losses > losses_max:
                 raise
             _log.warning("%s: begun again after %s", query.name or query.id, line)
         else:
             return query
-    query = begin()
-    query.awaitTermination()
-    return query
+
+
+def _has_worked(query: StreamingQuery) -> bool:
+    return any(progress["numInputRows"] for progress in query.recentProgress)

@@ -1,0 +1,1 @@
+"""The sections of the table: what each measures, as lines with their floors."""
