@@ -23,7 +23,7 @@ _LOSSES: Final = ("Fenced:", "NotOwner:", "LeaseLost:")
 def keep_running(begin: Callable[[], StreamingQuery], *, losses_max: int = 100) -> StreamingQuery:
     """Run the query that `begin` starts until it ends, starting it again whenever it lost a shard.
 
-    Any other failure is raised, and so is one loss after `losses_max` in a row, with no batch done between them.
+    Any other failure is raised, and so is one loss after `losses_max` in a row, and no batch done in between.
     Returns the query that ended.
     """
     losses = 0
