@@ -30,7 +30,7 @@ from shoal.wire.lanes import done_before
 
 _log: Final = logging.getLogger("shoal.spark")
 
-ROWS_MAX: Final = 10_000
+ROWS_MAX: Final = 20_000
 ROWS_MIN: Final = 1_000
 BYTES_MAX: Final = 4_000_000
 """Of one record batch for Spark: below a thousand rows each costs more than it brings; beyond some megabytes
