@@ -36,6 +36,7 @@ from bench.table import Line, Report
 from shoal.testing.maven import Unreachable
 
 SECTION: Final = "spark"
+WARM_UPS: Final = 3
 JSON: Final = "customer string, amount bigint, price double, count int, is_paid boolean"
 
 
@@ -299,9 +300,9 @@ class Bench:
     def _in_turns(
         self, ours: Callable[[], None], theirs: Callable[[], None], after: Callable[[], None] = lambda: None
     ) -> tuple[list[float], list[float], list[float]]:
-        """How long ours took, how long theirs, and how often the one is in the other. Both once to warm up,
-        then in turns. `after` tidies up, and is not counted."""
-        for run in (ours, theirs):
+        """How long ours took, how long theirs, and how often the one is in the other. Both a few times first,
+        for Java to compile what they use, then in turns. `after` tidies up, and is not counted."""
+        for run in (ours, theirs) * WARM_UPS:
             run()
             after()
         seconds, others, ratios = [], [], []

@@ -125,8 +125,10 @@ def open_local(
     leases: str | None = None,
     producers_kept: timedelta | float = PRODUCERS_KEPT_S,
     noted: Callable[[Sequence[Note]], None] | None = None,
+    mapped: bool = False,
 ) -> LocalHub:
-    """A hub in this process: see `connect`. `noted` is told what happened in groups, for counting."""
+    """A hub in this process: see `connect`. `noted` is told what happened in groups, for counting. `mapped`:
+    a file is read through a mapping into memory, for one who may be ended by an error of the disk."""
     if not is_number(housekeeping_s) or housekeeping_s <= 0:
         raise InvalidInput("housekeeping_s", housekeeping_s, "seconds, more than 0")
     if not is_whole(groups_per_stream) or groups_per_stream < 1:
@@ -140,7 +142,7 @@ def open_local(
         raise InvalidInput("producers_kept", producers_kept, "a timedelta or seconds, more than 0")
     with importing:
         from shoal.store.sql.store import SQLStore
-    store = SQLStore.open(url, durable=durable)
+    store = SQLStore.open(url, durable=durable, mapped=mapped)
     try:
         lease_store = None if leases is None else SQLStore.open(leases, durable=durable)
     except BaseException:

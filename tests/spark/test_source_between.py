@@ -21,7 +21,7 @@ from shoal.core.errors import (
 from shoal.core.model import StreamInfo
 from shoal.spark.data_source import schema_of
 from shoal.spark.executor_reading import Reading, read_spans
-from shoal.spark.hubs import address_of, close_hubs
+from shoal.spark.hubs import address_of, close_hubs, hub_at, task_hub
 from shoal.spark.member_query import MemberQuery
 from shoal.spark.plan.spans import Owner, Span
 from shoal.spark.sink import stream_writer
@@ -61,6 +61,22 @@ def test_a_store_that_restarts_in_the_midst_of_a_batch_is_waited_for(
     assert reader.latestOffset(end, ALL) == end
     again.join()
     reader.stop()
+    close_hubs()
+
+
+def test_only_tasks_read_a_file_through_a_mapping(sqlite_url: str) -> None:
+    def mapped_bytes(hub: shoal.Hub) -> int:
+        store: Any = hub.service
+        with store._store._database.read() as connection:
+            found: int = connection.exec_driver_sql("PRAGMA mmap_size").scalar_one()
+            return found
+
+    with shoal.connect(sqlite_url) as hub:
+        hub.create_stream("orders", shards=1)
+        assert mapped_bytes(hub) == 0
+    address = address_of(sqlite_url)
+    assert mapped_bytes(task_hub(address)) > 1 << 30
+    assert mapped_bytes(hub_at(address)) == mapped_bytes(hub_at(address, keeps=True)) == 0
     close_hubs()
 
 

@@ -29,7 +29,7 @@ TASK_OUTAGE_S: Final = 60.0
 _LARGEST_BLOCK: Final = (32 << 20) - 65_536
 """What glibc takes note of, at most (DEFAULT_MMAP_THRESHOLD_MAX), and room for its own words."""
 
-Key = tuple[int, str, str | None, bool]
+Key = tuple[int, str, str | None, bool, bool]
 
 
 class HubAddress(NamedTuple):
@@ -47,8 +47,9 @@ def address_of(url: str, leases: str | None = None) -> HubAddress:
     return HubAddress(_whole("hub", url), None if leases is None else _whole("leases", leases))
 
 
-def hub_at(address: HubAddress, *, keeps: bool = False, within_s: float = 0.0) -> Hub:
-    """The hub of this process. `keeps`: it lives long, and sees to retention as others do.
+def hub_at(address: HubAddress, *, keeps: bool = False, mapped: bool = False, within_s: float = 0.0) -> Hub:
+    """The hub of this process. `keeps`: it lives long, and sees to retention as others do. `mapped`: it may
+    read a file through a mapping into memory, since it is begun again if that ends it.
 
     `within_s`: so long is a store waited for that is away. A query's processes come and go with its batches,
     also while the store restarts; who only begins is told at once.
@@ -59,30 +60,30 @@ def hub_at(address: HubAddress, *, keeps: bool = False, within_s: float = 0.0) -
     for name, url in (("hub", address.url), ("leases", address.leases)):
         if url is not None:
             _check_visible(name, url)
-    key = (os.getpid(), address.url, address.leases, keeps)
+    key = (os.getpid(), address.url, address.leases, keeps, mapped)
     with _lock:
         hub = _hubs.get(key)
         if hub is None:
-            opened = partial(_opened, address, 30.0 if keeps else DURATION_S_MAX)
+            opened = partial(_opened, address, 30.0 if keeps else DURATION_S_MAX, mapped)
             hub = _hubs[key] = insist(opened, StoreError, within_s)
             gc.freeze()
     return hub
 
 
-def _opened(address: HubAddress, housekeeping_s: float) -> Hub:
+def _opened(address: HubAddress, housekeeping_s: float, mapped: bool) -> Hub:
     """As `connect` does, but without Arrow's late imports: who only plans needs none of them."""
     if is_remote(address.url):
         if address.leases is not None:
             raise InvalidInput("leases", address.leases, "a server has its own; start 'shoal serve' with it")
         return open_remote(address.url)  # A server sees to retention by itself.
-    local = open_local(address.url, leases=address.leases, housekeeping_s=housekeeping_s)
+    local = open_local(address.url, leases=address.leases, housekeeping_s=housekeeping_s, mapped=mapped)
     return Hub(local, local.description)
 
 
 def task_hub(address: HubAddress) -> Hub:
-    """The hub of a task's process, which keeps memory for its batches."""
-    is_new = (os.getpid(), address.url, address.leases, False) not in _hubs
-    hub = hub_at(address, within_s=TASK_OUTAGE_S)
+    """The hub of a task's process, which keeps memory for its batches. Spark repeats a task that is ended."""
+    is_new = (os.getpid(), address.url, address.leases, False, True) not in _hubs
+    hub = hub_at(address, mapped=True, within_s=TASK_OUTAGE_S)
     if is_new:
         _keep_freed_memory()
     return hub

@@ -65,9 +65,11 @@ class SQLStore(
         self.signal = Watch(database, self._look, partial(marks, database))
 
     @classmethod
-    def open(cls, url: str, *, durable: bool = True) -> SQLStore:
-        """Open the database, check it, and bring its schema up to date."""
-        database = Database(dialect_for(url))
+    def open(cls, url: str, *, durable: bool = True, mapped: bool = False) -> SQLStore:
+        """Open the database, check it, and bring its schema up to date. `mapped`: see Dialect."""
+        dialect = dialect_for(url)
+        dialect.reads_mapped = mapped
+        database = Database(dialect)
         try:
             _migrate_patiently(database, durable=durable)
         except BaseException:

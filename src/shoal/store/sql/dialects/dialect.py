@@ -50,6 +50,9 @@ class Dialect(ABC):
 
     glances_freely: ClassVar[bool] = False
     """Whether a statement outside a transaction leaves none behind."""
+    reads_mapped: bool = False
+    """Whether a file is read through a mapping into memory: a copy less, but an error of the disk ends the
+    process."""
 
     def inspect(self) -> None:  # noqa: B027 - a database may have nothing to refuse
         """Refuse what is not ours before anything is changed."""

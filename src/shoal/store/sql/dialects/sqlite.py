@@ -71,7 +71,7 @@ class SQLite(Dialect):
 
     def engine(self) -> Engine:
         """A pool of connections that begin no transaction by themselves."""
-        return self._engine(_configure)
+        return self._engine(_configure_mapped if self.reads_mapped else _configure)
 
     def writers(self, engine: Engine) -> Engine:
         """Others, which wait only for a moment at a time for the write lock: see `begin_write`."""
@@ -248,6 +248,8 @@ class _DataVersion:
         return version
 
 
+_MAPPED_BYTES: Final = 0x7FFF0000
+"""All that SQLite maps; what lies behind it in a larger file is read as ever."""
 _QUICK_S: Final = 0.002
 _SLOW_S: Final = 0.025
 
@@ -257,6 +259,11 @@ def _configure(connection: Any, _: Any) -> None:
     for pragma in PRAGMAS:
         cursor.execute(pragma)
     cursor.close()
+
+
+def _configure_mapped(connection: Any, record: Any) -> None:
+    _configure(connection, record)
+    connection.execute(f"PRAGMA mmap_size = {_MAPPED_BYTES}")
 
 
 def _configure_writer(connection: Any, record: Any) -> None:
