@@ -1,7 +1,10 @@
 """Opening a store: URLs, drivers, servers that are not there, and schemas older or newer than ours."""
 
+import gc
+import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -25,6 +28,7 @@ from shoal.core.resharding import split
 from shoal.hub.local import LocalHub
 from shoal.store.sql.database import Database
 from shoal.store.sql.dialects import dialect_for
+from shoal.store.sql.dialects.sqlite import BLOBS_MAX
 from shoal.store.sql.migration import migrate
 from shoal.store.sql.store import SQLStore
 from shoal.store.sql.tables import SCHEMA_VERSION, meta
@@ -55,6 +59,7 @@ def test_a_missing_driver_names_the_extra_to_install(
     # A module that is None in sys.modules cannot be imported: as on a machine that does not have it.
     program = f"""
 import sys
+import weakref
 sys.modules[{module!r}] = None
 import shoal
 try:
@@ -203,3 +208,21 @@ def test_who_looked_all_at_once_leaves_connections_for_others(sqlite_url: str) -
         with ExitStack() as reads:
             for _ in range(50):  # StoreBusy, if looks kept all of them.
                 reads.enter_context(database.read())
+
+
+def test_who_reads_for_long_remembers_nothing_of_what_was_read(sqlite_url: str) -> None:
+    """Python's connection to SQLite keeps a reference to every blob that it opened: memory grew with every
+    large batch, for as long as a process read."""
+    with shoal.connect(sqlite_url) as hub:
+        hub.create_stream("s", shards=1)
+        hub.append("s", 0, [os.urandom(50_000)])
+        assert len(hub.read("s", 0, 0)) == 1
+        before = _weak_references()
+        for _ in range(BLOBS_MAX + 100):
+            hub.read("s", 0, 0)
+        assert _weak_references() - before < BLOBS_MAX / 2
+
+
+def _weak_references() -> int:
+    gc.collect()
+    return sum(isinstance(one, weakref.ref) for one in gc.get_objects())

@@ -81,11 +81,18 @@ def _opened(address: HubAddress, housekeeping_s: float, mapped: bool) -> Hub:
 
 
 def task_hub(address: HubAddress) -> Hub:
-    """The hub of a task's process, which keeps memory for its batches. Spark repeats a task that is ended."""
-    is_new = (os.getpid(), address.url, address.leases, False, True) not in _hubs
+    """The hub of a task's process, which keeps memory for its batches. Spark repeats a task that is ended.
+
+    What the first task loaded after it had its hub (Arrow's and Spark's late imports) stays out of garbage
+    collections from the second task on.
+    """
     hub = hub_at(address, mapped=True, within_s=TASK_OUTAGE_S)
-    if is_new:
-        _keep_freed_memory()
+    match _tasks.get(os.getpid(), 0):
+        case 0:
+            _keep_freed_memory()
+        case 1:
+            gc.freeze()
+    _tasks[os.getpid()] = _tasks.get(os.getpid(), 0) + 1
     return hub
 
 
@@ -139,4 +146,6 @@ def _check_visible(name: str, url: str) -> None:
 
 _hubs: Final[dict[Key, Hub]] = {}
 """Writer: whoever comes first, under `_lock`. A forked child has keys of its own."""
+_tasks: Final[dict[int, int]] = {}
+"""How many tasks a process has run. Writer: the one thread that runs them."""
 _lock: Final = threading.Lock()

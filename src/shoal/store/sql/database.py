@@ -84,7 +84,9 @@ class Database:
             except BaseException:
                 glance.close()
                 raise
-            if len(self._glances) < _GLANCES_MAX:
+            if self.dialect.is_worn(glance):
+                glance.close()
+            elif len(self._glances) < _GLANCES_MAX:
                 self._glances.append(glance)
             else:
                 glance.connection.close()  # It goes back to the pool, which others wait for.

@@ -79,6 +79,11 @@ class Dialect(ABC):
         del connection
         return handle if isinstance(handle, bytes) else bytes(handle)
 
+    def is_worn(self, connection: Querying) -> bool:
+        """Whether a connection that is kept for looks should give way to a new one."""
+        del connection
+        return False
+
     @abstractmethod
     def hints(self, engine: Engine) -> Hints:
         """A new listener with a connection of its own."""

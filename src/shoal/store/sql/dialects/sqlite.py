@@ -180,9 +180,16 @@ class SQLite(Dialect):
     def payload(self, connection: Querying, handle: Any) -> bytes:
         """Straight from the pages. As a column of a row it would be copied once more."""
         driver: Any = connection.connection.driver_connection
+        info = connection.connection.info
+        info[_BLOBS] = info.get(_BLOBS, 0) + 1
         with driver.blobopen("shoal_batch", "payload", handle, readonly=True) as blob:
             found: bytes = blob.read()
         return found
+
+    def is_worn(self, connection: Querying) -> bool:
+        """Python's connection keeps a weak reference to every blob that it ever opened, until it is closed:
+        80 bytes for each large batch that was read."""
+        return bool(connection.connection.info.get(_BLOBS, 0) >= BLOBS_MAX)
 
     def hints(self, engine: Engine) -> Hints:
         return _DataVersion(engine)
@@ -248,6 +255,10 @@ class _DataVersion:
         return version
 
 
+BLOBS_MAX: Final = 4096
+"""Blobs that are read through one connection: what it remembers of them stays under half a megabyte, and a
+new one costs a thousandth of what was read."""
+_BLOBS: Final = "blobs"
 _MAPPED_BYTES: Final = 0x7FFF0000
 """All that SQLite maps; what lies behind it in a larger file is read as ever."""
 _QUICK_S: Final = 0.002
