@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -19,9 +20,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import psutil
+import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -36,8 +38,26 @@ from bench.table import Line, Report
 from shoal.testing.maven import Unreachable
 
 SECTION: Final = "spark"
-WARM_UPS: Final = 3
+WARM_UPS: Final = 6
 JSON: Final = "customer string, amount bigint, price double, count int, is_paid boolean"
+
+
+class Turns(NamedTuple):
+    """How long ours took, and how long theirs, turn by turn."""
+
+    seconds: Sequence[float]
+    others: Sequence[float]
+
+    @property
+    def ratio(self) -> float:
+        return statistics.median(self._ratios())
+
+    @property
+    def spread(self) -> str:
+        return f"{min(self._ratios()):.2f} to {max(self._ratios()):.2f}"
+
+    def _ratios(self) -> list[float]:
+        return [theirs / ours for ours, theirs in zip(self.seconds, self.others, strict=True)]
 
 
 class Bench:
@@ -126,45 +146,56 @@ class Bench:
         self.pair(what, lambda: _drop(typed), lambda: _drop(parsed), "of from_json", 3.0)
 
     def backlog(self) -> None:
-        """A backlog through a streaming query with default settings, against the batch read."""
+        """A backlog through a streaming query with default settings, against the batch read.
+
+        Once as a query that is started for it, and once by its triggers alone, from the look at the log to
+        the entry in Spark's log of commits, as a query meets it that runs already. Between the two lies a
+        process that Spark starts for each query, which imports Spark from an archive: there no source has a
+        say.
+        """
         times = -(-self.backlog_rows // self.rows)
         self.hub.create_stream("backlog", shards=4)
         for _ in range(times):
             self.write(self.log.drop("offset"), "backlog")
+        triggers: list[float] = []
 
         def streamed() -> None:
-            self._stream_all("shoal", hub=self.url, stream="backlog", startingOffsets="earliest")
+            query = self._stream_all("shoal", hub=self.url, stream="backlog", startingOffsets="earliest")
+            spent = [progress["durationMs"]["triggerExecution"] for progress in query.recentProgress]
+            triggers.append(sum(spent) / 1000)
 
         batch = self.source("backlog")
-        against = "of the batch read"
-        rows = times * self.rows
-        read_s = self.pair("streaming backlog", streamed, lambda: _drop(batch), against, 0.6, rows=rows)
-        start_s = self._started()
+        rows, against = times * self.rows, "of the batch read"
+        whole = self._in_turns(streamed, lambda: _drop(batch))
+        self._add("streaming backlog, from a query's start to its end", rows, whole, against, 0.6)
+        running = Turns(triggers[-self.pairs :], whole.others)  # Those before were warm-ups.
+        self._add("the same, of a query that runs", rows, running, against, 0.6)
+        read_s, import_s = statistics.median(whole.others), _spark_imports_itself(self.pairs)
         line = Line(
-            "the most that a source in Python could reach there, if it took no time itself",
-            f"{rows / (read_s + start_s) / 1e6:.2f} M rows/s",
-            f"{read_s / (read_s + start_s):.2f} of the batch read",
+            "Spark's import of itself, for each query that starts",
+            f"{import_s:.2f} s",
+            f"leaves at most {read_s / (read_s + import_s):.2f} {against}",
         )
         self.report.add(SECTION, line)
+        self._started()
 
-    def _started(self) -> float:
-        """What of it is a query's start and end; returned is what Spark takes for any source in Python."""
+    def _started(self) -> None:
+        """What a query's start and end are, when next to nothing lies between."""
         self.hub.create_stream("one", shards=4)
         self.hub.append("one", 0, [b"x"])
         tiny = self.folder / "start"
         tiny.mkdir()
         (tiny / "tiny").write_bytes(b"x")
-        seconds, theirs, ratios = self._in_turns(
+        turns = self._in_turns(
             lambda: self._stream_all("shoal", hub=self.url, stream="one", startingOffsets="earliest"),
             lambda: self._stream_all("tiny", folder=str(tiny)),
         )
         line = Line(
             "a streaming query of one record, from start to end",
-            f"{statistics.median(seconds):.2f} s",
-            f"{statistics.median(ratios):.2f} of a Python source with one row ({_spread(ratios)})",
+            f"{statistics.median(turns.seconds):.2f} s",
+            f"{turns.ratio:.2f} of a Python source with one row ({turns.spread})",
         )
         self.report.add(SECTION, line)
-        return statistics.median(theirs)
 
     def idle(self) -> None:
         """What a query costs when nothing comes, and what a trigger costs when next to nothing does."""
@@ -275,37 +306,40 @@ class Bench:
     def pair(
         self,
         what: str,
-        ours: Callable[[], None],
-        theirs: Callable[[], None],
+        ours: Callable[[], object],
+        theirs: Callable[[], object],
         against: str,
         floor: float | None = None,
         *,
         rows: int | None = None,
         after: Callable[[], None] = lambda: None,
-    ) -> float:
-        """Both in turns: how many rows a second, and how that is to theirs. Returns how long theirs took."""
-        moved = self.rows if rows is None else rows
-        seconds, others, ratios = self._in_turns(ours, theirs, after)
-        ratio = statistics.median(ratios)
+    ) -> None:
+        """Both in turns: how many rows a second, and how that is to theirs."""
+        turns = self._in_turns(ours, theirs, after)
+        self._add(what, self.rows if rows is None else rows, turns, against, floor)
+
+    def _add(self, what: str, rows: int, turns: Turns, against: str, floor: float | None = None) -> None:
         line = Line(
-            f"{what}, {moved:,} rows",
-            f"{moved / statistics.median(seconds) / 1e6:.2f} M rows/s",
-            f"{ratio:.2f} {against} ({_spread(ratios)})",
+            f"{what}, {rows:,} rows",
+            f"{rows / statistics.median(turns.seconds) / 1e6:.2f} M rows/s",
+            f"{turns.ratio:.2f} {against} ({turns.spread})",
             "" if floor is None else f"{floor:g}",
-            None if floor is None else ratio >= floor,
+            None if floor is None else turns.ratio >= floor,
         )
         self.report.add(SECTION, line)
-        return statistics.median(others)
 
     def _in_turns(
-        self, ours: Callable[[], None], theirs: Callable[[], None], after: Callable[[], None] = lambda: None
-    ) -> tuple[list[float], list[float], list[float]]:
-        """How long ours took, how long theirs, and how often the one is in the other. Both a few times first,
-        for Java to compile what they use, then in turns. `after` tidies up, and is not counted."""
+        self,
+        ours: Callable[[], object],
+        theirs: Callable[[], object],
+        after: Callable[[], None] = lambda: None,
+    ) -> Turns:
+        """Both a few times first, for Java to compile what they use, then in turns. `after` tidies up, and is
+        not counted."""
         for run in (ours, theirs) * WARM_UPS:
             run()
             after()
-        seconds, others, ratios = [], [], []
+        seconds, others = [], []
         for number in range(self.pairs):
             first, second = (ours, theirs) if number % 2 else (theirs, ours)
             taken = {}
@@ -314,8 +348,7 @@ class Bench:
                 after()
             seconds.append(taken[ours])
             others.append(taken[theirs])
-            ratios.append(taken[theirs] / taken[ours])
-        return seconds, others, ratios
+        return Turns(seconds, others)
 
     def fill(self, name: str, frame: DataFrame, **options: str) -> None:
         """A stream that holds these rows, once a run."""
@@ -334,8 +367,10 @@ class Bench:
     def _to_nothing(self, source: str, **options: str) -> StreamingQuery:
         return self._nowhere(source, options).start()
 
-    def _stream_all(self, source: str, **options: str) -> None:
-        self._nowhere(source, options).trigger(availableNow=True).start().awaitTermination()
+    def _stream_all(self, source: str, **options: str) -> StreamingQuery:
+        query = self._nowhere(source, options).trigger(availableNow=True).start()
+        query.awaitTermination()
+        return query
 
     def _nowhere(self, source: str, options: dict[str, str]) -> DataStreamWriter:
         rows = self.spark.readStream.format(source).options(**options).load()
@@ -350,7 +385,7 @@ def main() -> int:
     lines = ("read", "json", "backlog", "idle", "sink", "kafka")
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--backlog", type=int, default=5_000_000, help="rows of the streaming backlog")
-    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--pairs", type=int, default=11)
     parser.add_argument("--triggers", type=int, default=50)
     parser.add_argument("--only", default=",".join(lines), help=f"lines: {','.join(lines)}")
     given = parser.parse_args()
@@ -400,14 +435,20 @@ def _drop(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def _spread(ratios: Sequence[float]) -> str:
-    return f"{min(ratios):.2f} to {max(ratios):.2f}"
-
-
-def _seconds(run: Callable[[], None]) -> float:
+def _seconds(run: Callable[[], object]) -> float:
     began = time.perf_counter()
     run()
     return time.perf_counter() - began
+
+
+def _spark_imports_itself(times: int) -> float:
+    """How long a process that Spark starts for a query imports Spark, before it asks for its source."""
+    archives = (Path(pyspark.__file__).parent / "python" / "lib").glob("*.zip")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(archive) for archive in archives)}
+    command = [sys.executable, "-c", "import pyspark.sql.streaming.python_streaming_source_runner"]
+    return statistics.median(
+        _seconds(lambda: subprocess.run(command, env=environment, check=True)) for _ in range(times)
+    )
 
 
 def _idle_share(seconds: float) -> tuple[float, float]:
