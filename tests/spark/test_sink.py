@@ -186,21 +186,18 @@ def test_a_batch_that_spark_had_not_committed_is_run_again_and_dropped(
 
 
 @on_both
+@pytest.mark.parametrize("options", [{"maxBufferBytes": "64k"}, {}], ids=["many appends", "one append"])
 def test_a_task_that_fails_halfway_is_completed_by_the_next_run(
-    spark: SparkSession, hub: shoal.Hub, url: str, checkpoint: str, tmp_path: Path
+    spark: SparkSession, hub: shoal.Hub, url: str, tmp_path: Path, options: dict[str, str]
 ) -> None:
-    folder = tmp_path / "in"
+    folder, checkpoint = tmp_path / "in", str(tmp_path / "checkpoint")
     add_file(folder, 0, rows=30_000)
 
     def start(fatal: str) -> StreamingQuery:
         lines = spark.readStream.schema("key string, value string").json(str(folder))
         dies = F.when(F.col("value") == fatal, F.raise_error(F.lit("the task dies here")))
-        return _started(
-            lines.select("key", dies.otherwise(F.col("value")).alias("value")),
-            url,
-            checkpoint,
-            maxBufferBytes="64k",
-        )
+        rows = lines.select("key", dies.otherwise(F.col("value")).alias("value"))
+        return _started(rows, url, checkpoint, **options)
 
     with pytest.raises(PySparkException, match="the task dies here"):
         start("00025000").awaitTermination()

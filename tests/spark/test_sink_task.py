@@ -18,11 +18,15 @@ from hypothesis import strategies as st
 
 import shoal
 from shoal.core.errors import NotRepeated, ShoalError, StoreUnavailable
+from shoal.core.names import stream_name
 from shoal.ports import HubService
 from shoal.spark.hubs import HubAddress
 from shoal.spark.ledger import Identity
+from shoal.spark.repeating import RepeatableWriter
+from shoal.spark.sink_columns import fit
 from shoal.spark.sink_options import SinkSettings
 from shoal.spark.sink_task import SinkTask, Written, ledger_of
+from shoal.wire.layout import Layout
 
 SETTINGS = SinkSettings(hub=HubAddress("unused"), stream="orders", buffer_bytes=1)
 """Every batch that comes is a round of its own."""
@@ -102,10 +106,15 @@ _numbers = itertools.count()
     changes=st.lists(
         st.tuples(st.integers(0, 5), st.sampled_from(["split", "merge", "reshard"])), max_size=6
     ),
+    buffer_bytes=st.sampled_from([1, 1_000, 8_000_000]),
 )
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_attempts_that_die_while_shards_change_store_every_row_once_and_each_key_in_order(
-    tmp_path: Path, sizes: list[int], ends: list[tuple[str, int]], changes: list[tuple[int, str]]
+    tmp_path: Path,
+    sizes: list[int],
+    ends: list[tuple[str, int]],
+    changes: list[tuple[int, str]],
+    buffer_bytes: int,
 ) -> None:
     numbered = itertools.count()
     batches = [
@@ -118,7 +127,7 @@ def test_attempts_that_die_while_shards_change_store_every_row_once_and_each_key
     with shoal.connect(f"sqlite:///{tmp_path}/shoal.db") as hub:
         hub.create_stream(name, shards=2)
         who = replace(WHO, query=name)
-        task_settings = replace(SETTINGS, stream=name)
+        task_settings = replace(SETTINGS, stream=name, buffer_bytes=buffer_bytes)
         for how, when in ends:
             if how == "cut short":
                 # A failure in Spark's own code: the input ends, as if this were all, in the midst of a batch.
@@ -218,6 +227,45 @@ def test_rows_of_one_append_may_come_again_in_another_order(hub: shoal.Hub) -> N
     SinkTask(hub.service, SETTINGS, replace(WHO, batch=4)).write([written])
     with pytest.raises(NotRepeated, match="are others"):
         SinkTask(hub.service, SETTINGS, replace(WHO, batch=4)).write([others])
+
+
+def test_a_small_task_whose_input_broke_off_is_completed(hub: shoal.Hub) -> None:
+    """It fits one append, so its first note says where its input ended, too."""
+    whole = [rows([b"a", b"b"]), rows([b"c", b"d"], 2), rows([b"e"], 4)]
+    small = replace(SETTINGS, buffer_bytes=8_000_000)
+    for come in (1, 2, 3, 3):
+        SinkTask(hub.service, small, WHO).write(whole[:come])
+    assert stored(hub) == by_key(whole)
+
+
+@pytest.mark.parametrize("buffer_bytes", [1, 8_000_000])
+def test_an_unfinished_partition_that_comes_with_other_rows_stores_none_of_them(
+    hub: shoal.Hub, buffer_bytes: int
+) -> None:
+    """Some of them go to shards that have nothing of it yet: only the others show that they are others."""
+    task_settings = replace(SETTINGS, buffer_bytes=buffer_bytes)
+    written = rows([b"a"] * 3)
+    SinkTask(hub.service, task_settings, WHO).write([written])
+    for others in (rows([b"k%d" % number for number in range(8)], 10), rows([b"b", b"c", b"d"], 10)):
+        with pytest.raises(NotRepeated, match="partition 1 of batch 3 of query q was run before"):
+            SinkTask(hub.service, task_settings, WHO).write([others])
+    assert stored(hub) == by_key([written])
+
+
+def test_rows_without_a_time_come_again_and_those_with_one_have_the_same(hub: shoal.Hub) -> None:
+    """What had none was given that of its attempt, which is another's by now."""
+    stream = hub.service.describe_stream(stream_name("orders"))
+
+    def timed(at_ms: int, now_ms: int) -> pa.RecordBatch:
+        given = pa.array([None, at_ms * 1000, None], pa.timestamp("us", "UTC"))
+        return fit(SETTINGS, Layout(None), rows([b"a"] * 3).append_column("timestamp", given), now_ms)
+
+    RepeatableWriter(hub.service, stream, WHO, born=2).write(timed(7, now_ms=1_000))
+    again = RepeatableWriter(hub.service, stream, WHO, born=2)
+    again.check(timed(7, now_ms=2_000), 2_000)
+    with pytest.raises(NotRepeated, match="are others"):
+        again.check(timed(8, now_ms=2_000), 2_000)
+    assert stored(hub) == by_key([rows([b"a"] * 3)])
 
 
 def test_a_half_written_partition_that_comes_in_another_order_is_refused(hub: shoal.Hub) -> None:

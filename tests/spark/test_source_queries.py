@@ -16,6 +16,7 @@ from shoal.core.errors import (
     SchemaMismatch,
     StreamReplaced,
 )
+from shoal.spark.batch_reader import SpanPartition
 from shoal.spark.stream_reader import ShoalStreamReader
 from shoal.wire.lanes import lanes_of
 from tests.spark.planning import ALL, Driver, fill, held
@@ -203,6 +204,38 @@ def test_a_second_process_with_the_same_checkpoint_ends_the_first(
     two.plan()
     with pytest.raises(NameTaken):
         one.drive(lambda: False)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"startingOffsets": "earliest"}, {"group": "billing", "member": "true", "groupTimeout": "10s"}],
+    ids=["lone", "member"],
+)
+def test_a_batch_that_is_run_again_is_divided_as_it_was_whatever_the_options_say_by_then(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], given: dict[str, str]
+) -> None:
+    """A sink that is exactly once knows rows by their partition; and another driver may have other cores."""
+    hub.create_stream("orders", shards=4)
+    fill(hub, 4, 5)
+    driver = Driver(begin(minPartitions=2, **given))
+    if "member" in given:
+        driver.plan_all(4)
+    else:
+        assert driver.plan()
+
+    def divided(reader: ShoalStreamReader) -> list[set[int]]:
+        parts = reader.partitions(driver.start, driver.end)
+        return [{span.shard for span in part.spans} for part in parts if isinstance(part, SpanPartition)]
+
+    before = divided(driver.reader)
+    assert len(before) == 2
+    driver.reader.stop()
+    again = begin(minPartitions=4, **given)
+    assert divided(again) == before
+    hub.append("orders", 0, [b"x"])
+    driver = Driver(again, driver.end)
+    driver.drive(driver.plan)
+    assert driver.end["tasks"] == [4, None, False], "the next batch is divided as it is asked for now"
 
 
 def test_an_idle_answer_is_the_same_text_and_is_held_back(

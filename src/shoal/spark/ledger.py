@@ -11,7 +11,8 @@ number). Some facts of the first attempt must outlive it, or the repeat would no
    "stored", or "closed, and never will be".
 2. *Where it ended.* When a task fails before the sink, in Spark's own code, the sink's input does not break
    off: it ends, as if the partition were complete, and the rows that were left are sent as a last, shorter
-   piece. So where the input ends is noted before that piece is sent, and later attempts cut there as well.
+   piece. So where the input ends is noted before that piece is sent, with what had come by then; later
+   attempts cut there as well, and are refused before they send anything more if they had something else.
 3. *That a batch is complete, and what it held.* For the same reason no task can know this; the driver notes
    it when Spark commits the batch. Rows that come again are dropped whole, whatever their order, after a
    look whether they are the same: the number of rows, of their keys' bytes, and the sum of those. If a
@@ -32,7 +33,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
@@ -110,8 +111,10 @@ class Beginning:
     """How rows were gathered the first time: pieces are the same only if they are cut at the same rows."""
     is_first: bool
     """Nobody has begun this partition before."""
-    ends: tuple[int, ...] = ()
-    """So many rows had come when the input of an earlier attempt ended, in the order of the notes."""
+    ends: Mapping[int, Contents] = field(default_factory=dict)
+    """So many rows had come when the input of an earlier attempt ended, and what they held."""
+    next_note: int = 1
+    """The number of the partition's next note."""
     done: Mapping[int, Contents] | None = None
     """What each partition held, if the batch is complete."""
 
@@ -124,30 +127,35 @@ class Ledger:
         self._name = StreamName(project, LEDGER)
         self._ledger = found_or_made(service, self._name)
 
-    def begin(self, who: Identity, buffer_bytes: int, end: int | None) -> Beginning:
-        """Note that the partition begins, and that it ends after so many rows if that is known already."""
+    def begin(self, who: Identity, buffer_bytes: int, held: Contents | None) -> Beginning:
+        """Note that the partition begins, and that it ends after these rows if that is known already."""
         mark = uuid4().hex
-        facts = {"begins": mark, "partition": who.partition, "buffer": buffer_bytes, "end": end}
+        facts = {"begins": mark, "partition": who.partition, "buffer": buffer_bytes}
+        if held is not None:
+            facts |= _noted(held)
         claim, _ = self._append(who, [(_of_batch(who), 0, {"claimed": True}), (_of_task(who), 0, facts)])
         first: dict[str, Any] | None = None
-        ends: list[int | None] = []
+        ends: dict[int, Contents] = {}
+        next_note = 0
         done: dict[int, Contents] | None = None
         # All notes of the batch, also for a partition that nobody has begun: the batch may be complete.
         for note in self._notes(who, claim):
             if "done" in note:
                 done = {int(number): Contents(**held) for number, held in note["done"].items()}
-            elif note.get("partition") == who.partition and "begins" in note:
-                first = note
-                ends.append(note["end"])
-            elif note.get("partition") == who.partition and "ends" in note:
-                ends.append(note["ends"])
+            elif note.get("partition") == who.partition:
+                next_note += 1
+                if "begins" in note:
+                    first = note
+                if "ends" in note:
+                    ends[note["ends"]] = Contents(**note["held"])
         assert first is not None, "it was noted just now, or before"
         is_first = first["begins"] == mark
         return Beginning(
             claim=claim,
             buffer_bytes=first["buffer"],
             is_first=is_first,
-            ends=() if is_first else tuple(end for end in ends if end is not None),
+            ends={} if is_first else ends,
+            next_note=next_note,
             done=done,
         )
 
@@ -163,11 +171,11 @@ class Ledger:
         born: int = self._read(at)["born"]
         return born
 
-    def note_end(self, who: Identity, number: int, rows: int) -> None:
-        """Note, as the partition's so-and-so-many-th note, that its input ended after so many rows."""
-        facts = {"ends": rows, "partition": who.partition}
+    def note_end(self, who: Identity, number: int, held: Contents) -> None:
+        """Note, under the number of the partition's next note, that its input ended after these rows."""
+        facts = {"partition": who.partition, **_noted(held)}
         (at,) = self._append(who, [(_of_task(who), number, facts)])
-        if self._read(at)["ends"] != rows:
+        if self._read(at)["ends"] != held.rows:
             raise NotRepeated(where=str(who), detail="another attempt runs, and its rows ended elsewhere")
 
     def finish(self, query: str, batch: int, claim: int, held: Mapping[int, Contents]) -> None:
@@ -257,6 +265,11 @@ def begun_at(service: HubService, project: str, who: Identity) -> int | None:
             raise answer
         case Appended():
             raise AssertionError("no one can have come to this number")
+
+
+def _noted(held: Contents) -> dict[str, Any]:
+    """What is noted of an end. The number of rows stands apart: it is where later attempts cut."""
+    return {"ends": held.rows, "held": asdict(held)}
 
 
 def _of_batch(who: Identity) -> str:

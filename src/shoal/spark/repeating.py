@@ -20,7 +20,8 @@ piece is sent when its parent has taken its last. So each key is in the order in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Final
@@ -57,14 +58,10 @@ class RepeatableWriter:
         who: Identity,
         *,
         born: int,
-        is_first: bool,
-        has_timestamps: bool,
     ) -> None:
         self._service = service
         self._stream = stream
         self._who = who
-        self._is_first = is_first
-        self._has_timestamps = has_timestamps
         self._map = ShardMap.as_of(stream, born)
         self._sequences: dict[ShardId, int] = {}
         self._round = 0
@@ -89,30 +86,55 @@ class RepeatableWriter:
         self._round += 1
 
     def has_sent(self, fitted: pa.RecordBatch) -> bool:
-        """Whether an earlier attempt has stored this round, or one that goes on longer. Stores nothing.
+        """Whether an earlier attempt has stored this round, or one that goes on longer. Stores nothing."""
+        return any(True for _ in self._trial()._sent_before(fitted))
 
-        Its pieces are offered under numbers that no shard can have come to: the refusal says how far it has.
+    def check(self, fitted: pa.RecordBatch, now_ms: int) -> None:
+        """In an attempt that is not the first: what is stored of this round must be what would be sent.
+
+        Stores nothing, so that a round of which a part differs is refused whole. `now_ms` is what rows
+        without a time were given: stored they have that of the attempt which stored them.
         """
+        trial = self._trial()
+        sent = list(trial._sent_before(fitted))
+        repeats = [offer for _, offer in sent]
+        answers = patiently(lambda: self._service.append(trial._stream, repeats)) if repeats else []
+        for (piece, offer), answer in zip(sent, answers, strict=True):
+            trial._settle(piece, offer, answer)
+            if isinstance(answer, Appended):  # Otherwise the shard no longer knows where it is.
+                self._compare(piece, answer, now_ms)
+
+    def _trial(self) -> RepeatableWriter:
         trial = copy(self)
-        pieces = trial._cut(fitted)
+        trial._sequences = dict(self._sequences)
+        return trial
+
+    def _sent_before(self, fitted: pa.RecordBatch) -> Iterator[tuple[_Piece, Submission]]:
+        """The pieces of this round that are stored, and how they are offered again. Called on a copy, which
+        follows the map as `write` will.
+
+        Pieces are asked for under numbers that no shard can have come to: the refusal says how far it has.
+        """
+        pieces = self._cut(fitted)
         while pieces:
+            offers = self._numbered(pieces)
             asked = [
                 replace(offer, batch=offer.batch.slice(0, 1), sequence=offer.sequence + NEVER)
-                for offer in trial._numbered(pieces)
+                for offer in offers
             ]
-            answers = patiently(lambda batch=asked: self._service.append(trial._stream, batch))  # type: ignore[misc]
+            answers = patiently(lambda batch=asked: self._service.append(self._stream, batch))  # type: ignore[misc]
             left: list[_Piece] = []
-            for piece, offer, answer in zip(pieces, asked, answers, strict=True):
-                number = offer.sequence - NEVER
+            for piece, offer, answer in zip(pieces, offers, answers, strict=True):
                 match answer:
-                    case OutOfSequence(expected=expected) if expected > number:
-                        return True
-                    case OutOfSequence():
-                        pass
-                    case ShardClosed(last_sequence=last) if last >= number:
-                        return True
+                    case OutOfSequence(expected=expected):
+                        self._sequences[piece.shard] = offer.sequence + 1
+                        if expected > offer.sequence:
+                            yield piece, offer
+                    case ShardClosed(last_sequence=last) if last >= offer.sequence:
+                        self._sequences[piece.shard] = offer.sequence + 1
+                        yield piece, offer
                     case ShardClosed():
-                        trial._follow(answer)
+                        self._follow(answer)
                         left.append(piece)
                     case ProducerFenced(current=current):
                         raise fenced(self._who, current) from answer
@@ -120,8 +142,7 @@ class RepeatableWriter:
                         raise answer
                     case Appended():
                         raise AssertionError("a shard cannot have come to this number")
-            pieces = [part for piece in left for part in trial._cut(piece.batch)]
-        return False
+            pieces = [part for piece in left for part in self._cut(piece.batch)]
 
     def _settle(self, piece: _Piece, submission: Submission, answer: Appended | ShoalError) -> None:
         self._sequences[piece.shard] = submission.sequence + 1
@@ -129,8 +150,6 @@ class RepeatableWriter:
             case Appended(first_offset=first, next_offset=after):
                 if after - first != piece.batch.num_rows:  # An attempt at the same time, with other rows.
                     self._refuse(piece, f"{after - first} rows instead of {piece.batch.num_rows}")
-                if not self._is_first:
-                    self._compare(piece, answer)
             case OutOfSequence(expected=expected) if expected > submission.sequence:
                 pass
             case ShardClosed():
@@ -178,15 +197,11 @@ class RepeatableWriter:
             )
         return submissions
 
-    def _compare(self, piece: _Piece, stored: Appended) -> None:
-        """In an attempt that is not the first: what is stored there must be what would be sent.
-
-        The order within a piece is none of it: a shuffle may bring the same rows in another, and the order in
-        which they were stored first is as good.
-        """
+    def _compare(self, piece: _Piece, stored: Appended, now_ms: int) -> None:
+        """The order within a piece is none of it: a shuffle may bring the same rows in another, and the order
+        in which they were stored first is as good."""
         wanted, found = piece.batch, 0
         parts: list[pa.RecordBatch] = []
-        names = [name for name in wanted.schema.names if name != "timestamp" or self._has_timestamps]
         if stored.next_offset - stored.first_offset != wanted.num_rows:
             self._refuse(
                 piece, f"{stored.next_offset - stored.first_offset} rows instead of {wanted.num_rows}"
@@ -204,10 +219,10 @@ class RepeatableWriter:
                 return  # Retention took it since; there is nothing left to compare.
             if not len(part):
                 self._refuse(piece, f"there are none at offset {offset} of shard {stored.shard}")
-            parts.append(part.to_arrow().select(names))
+            parts.append(part.to_arrow().select(wanted.schema.names))
             found += len(part)
             offset += len(part)
-        if not _is_same(wanted.select(names), parts):
+        if not _is_same(wanted, parts, now_ms):
             self._refuse(piece, f"those at offset {stored.first_offset} of shard {stored.shard} are others")
 
     def _refuse(self, piece: _Piece, detail: str) -> None:
@@ -220,12 +235,31 @@ class _Piece:
     batch: pa.RecordBatch
 
 
-def _is_same(mine: pa.RecordBatch, stored: Sequence[pa.RecordBatch]) -> bool:
-    """The same rows, in any order. Arrow says that NaN is not NaN: what seems to differ is written out."""
+def _is_same(mine: pa.RecordBatch, stored: Sequence[pa.RecordBatch], now_ms: int) -> bool:
+    """The same rows, in any order. Arrow says that NaN is not NaN: what seems to differ is written out.
+
+    Rows that came without a time have that of their attempt, `now_ms` in this one; the others must be there
+    with their own.
+    """
     if len(stored) == 1 and mine.equals(stored[0]):
         return True
-    theirs = (row for part in stored for row in part.to_pylist())
-    return sorted(map(repr, mine.to_pylist())) == sorted(map(repr, theirs))
+    ours, theirs = _written_out([mine]), _written_out(stored)
+    if Counter(row for _, row in ours) != Counter(row for _, row in theirs):
+        return False
+    return Counter(one for one in ours if one[0] != now_ms * 1000) <= Counter(theirs)
+
+
+def _written_out(batches: Sequence[pa.RecordBatch]) -> list[tuple[int, str]]:
+    """Of each row its time, and the rest of it as text."""
+    return [
+        (time, repr(row))
+        for batch in batches
+        for time, row in zip(
+            batch.column("timestamp").view(pa.int64()).to_pylist(),
+            batch.drop_columns(["timestamp"]).to_pylist(),
+            strict=True,
+        )
+    ]
 
 
 _OPTIONS: Final = ProducerOptions()

@@ -19,7 +19,7 @@ from shoal.core.model import StreamInfo
 from shoal.spark.ledger import Contents
 from shoal.spark.sink_options import SinkSettings
 from shoal.wire.casting import cast_column
-from shoal.wire.fitting import check_row_sizes, fit_columns
+from shoal.wire.fitting import check_row_sizes, fit_columns, fit_keys
 from shoal.wire.layout import HEADERS, Layout
 
 _STREAM: Final = "stream"
@@ -79,16 +79,17 @@ def fit(settings: SinkSettings, layout: Layout, rows: pa.RecordBatch, now_ms: in
     return fitted
 
 
-def contents(fitted: pa.RecordBatch) -> Contents:
+def contents(settings: SinkSettings, rows: pa.RecordBatch) -> Contents:
     """See Contents. Only keys are looked at: summing up every byte of every value would take too long."""
-    keys = fitted.column("key")
+    name = settings.key_column or "key"
+    keys = fit_keys(rows.column(name) if name in rows.schema.names else None, name, rows.num_rows)
     _, offsets_buffer, data = keys.buffers()
     if data is None or len(keys) == 0:
-        return Contents(rows=fitted.num_rows)
+        return Contents(rows=rows.num_rows)
     offsets = np.frombuffer(offsets_buffer, dtype=np.int32)[keys.offset : keys.offset + len(keys) + 1]
     first, end = int(offsets[0]), int(offsets[-1])
     key_sum = int(np.frombuffer(data, dtype=np.uint8, count=end)[first:].sum(dtype=np.uint64))
-    return Contents(rows=fitted.num_rows, key_bytes=end - first, key_sum=key_sum)
+    return Contents(rows=rows.num_rows, key_bytes=end - first, key_sum=key_sum)
 
 
 def _own_columns(settings: SinkSettings, rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -67,7 +67,7 @@ class SinkTask:
         gathered, is_all = _gathered(filled, self._settings.buffer_bytes)
         if not gathered:
             return Written(contents=self._contents)
-        begun = self._begin(sum(batch.num_rows for batch in gathered) if is_all else None)
+        begun = self._begin(self._held(gathered) if is_all else None)
         with ThreadPoolExecutor(1, thread_name_prefix="shoal-sink") as sender:
             sending: Future[None] | None = None
             for cut in _rounds(chain(gathered, filled), begun.buffer_bytes, sorted(begun.ends)):
@@ -80,32 +80,41 @@ class SinkTask:
             self._check_same(begun.done.get(self._who.partition, Contents()))
         return Written(contents=self._contents, claim=begun.claim if self._ledger else None)
 
-    def _begin(self, end: int | None) -> Beginning:
+    def _held(self, batches: Iterable[pa.RecordBatch]) -> Contents:
+        return sum((contents(self._settings, batch) for batch in batches), Contents())
+
+    def _begin(self, held: Contents | None) -> Beginning:
         if not self._settings.is_exactly_once:
             return Beginning(claim=-1, buffer_bytes=self._settings.buffer_bytes, is_first=True)
         self._ledger = ledger_of(self._service, self._settings)
-        return self._ledger.begin(self._who, self._settings.buffer_bytes, end)
+        return self._ledger.begin(self._who, self._settings.buffer_bytes, held)
 
     def _write_round(self, begun: Beginning, cut: _Round, *, has_noted: bool) -> None:
+        self._contents += contents(self._settings, cut.rows)
+        now_ms = time.time_ns() // 1_000_000
         parts = []
         for name, rows in by_stream(self._settings, cut.rows):
             target = self._targets.get(name)
             if target is None:
-                target = self._targets[name] = self._open(name, begun, rows)
-            fitted = fit(self._settings, target.layout, rows, time.time_ns() // 1_000_000)
-            self._contents += contents(fitted)
-            parts.append((target.writer, fitted))
+                target = self._targets[name] = self._open(name)
+            parts.append((target.writer, fit(self._settings, target.layout, rows, now_ms)))
         if begun.done is not None:
             return  # It is all there; what is left is to see that it is the same.
+        if cut.end in begun.ends:
+            self._check_same(begun.ends[cut.end])
         if cut.is_last and self._ledger is not None and not has_noted:
-            self._note_end(self._ledger, begun, cut.end, parts)
+            self._note_end(self._ledger, begun, parts)
+        if not begun.is_first:
+            for writer, fitted in parts:  # All of them before any is sent: what differs must store nothing.
+                writer.check(fitted, now_ms)
         for writer, fitted in parts:
             writer.write(fitted)
 
     def _note_end(
-        self, ledger: Ledger, begun: Beginning, end: int, parts: list[tuple[RepeatableWriter, pa.RecordBatch]]
+        self, ledger: Ledger, begun: Beginning, parts: list[tuple[RepeatableWriter, pa.RecordBatch]]
     ) -> None:
         """Before the last round is sent. An attempt that ended later than this one knew more of the rows."""
+        end = self._contents.rows
         if begun.ends and max(begun.ends) > end:
             raise NotRepeated(
                 where=str(self._who), detail=f"it had {max(begun.ends)} rows or more, and has {end} now"
@@ -113,10 +122,10 @@ class SinkTask:
         if end in begun.ends or (
             not begun.is_first and any(writer.has_sent(fitted) for writer, fitted in parts)
         ):
-            return  # An earlier attempt sent this very round, or one that went on; `write` tells which.
-        ledger.note_end(self._who, 1 + len(begun.ends), end)
+            return  # An earlier attempt sent this very round, or one that went on; `check` tells which.
+        ledger.note_end(self._who, begun.next_note, self._contents)
 
-    def _open(self, name: str, begun: Beginning, rows: pa.RecordBatch) -> _Target:
+    def _open(self, name: str) -> _Target:
         if len(self._targets) == STREAMS_MAX:
             raise InvalidInput("stream", name, f"one task writes to at most {STREAMS_MAX} streams")
         stream = patiently(lambda: self._service.describe_stream(stream_name(name)))
@@ -126,18 +135,19 @@ class SinkTask:
             stream,
             self._who,
             born=born,
-            is_first=begun.is_first,
-            has_timestamps="timestamp" in rows.schema.names,
         )
         return _Target(Layout(stream.settings.schema), writer)
 
-    def _check_same(self, done: Contents) -> None:
-        if done != self._contents:
-            raise NotRepeated(
-                where=str(self._who),
-                detail=f"it had {done.rows} rows and {done.key_bytes} bytes of keys, "
-                f"and has {self._contents.rows} and {self._contents.key_bytes} now",
+    def _check_same(self, before: Contents) -> None:
+        if before != self._contents:
+            now = self._contents
+            detail = (
+                f"its first {now.rows} rows had other keys"
+                if before.rows == now.rows
+                else f"it had {before.rows} rows and {before.key_bytes} bytes of keys, "
+                f"and has {now.rows} and {now.key_bytes} now"
             )
+            raise NotRepeated(where=str(self._who), detail=detail)
 
 
 class _Target(NamedTuple):

@@ -36,7 +36,7 @@ from shoal.spark.member_query import MemberQuery
 from shoal.spark.news import News
 from shoal.spark.plan.limits import Limits
 from shoal.spark.plan.spans import Span
-from shoal.spark.plan.tasks import tasks
+from shoal.spark.plan.tasks import DIVISION, Division, division_of, tasks, without_division
 from shoal.spark.schema import check_schema
 from shoal.spark.source_options import SourceOptions
 from shoal.spark.streams import OUTAGE_S, streams_at_first
@@ -119,13 +119,14 @@ class ShoalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         running.news.looking()
         limits = self._limits(limit, running.is_available_now)
-        end, available = running.query.latest(start, limits)
+        done = without_division(start)
+        end, available = running.query.latest(done, limits)
         waited_s = time.monotonic() - running.batch_s
-        if end == start or not limits.is_worth_it(available, waited_s):
+        if end == done or not limits.is_worth_it(available, waited_s):
             running.idle_at = start
             return start
         running.idle_at, running.batch_s = None, time.monotonic()
-        return end
+        return {**end, DIVISION: self._division(running).to_json()}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return self._begin().query.ends()
@@ -136,14 +137,14 @@ class ShoalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         running.query.available_now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        running, options = self._begin(), self._options
-        spread = tasks(
-            running.query.spans(start, end),
-            wanted=options.tasks,
-            records_max=options.task_records_max,
-            cuts=not running.query.in_order(),
-        )
-        return [SpanPartition(task) for task in spread]
+        running = self._begin()
+        spans = running.query.spans(without_division(start), without_division(end))
+        division = division_of(end) or self._division(running)
+        return [SpanPartition(task) for task in tasks(spans, **division._asdict())]
+
+    def _division(self, running: _Running) -> Division:
+        options = self._options
+        return Division(options.tasks, options.task_records_max, cuts=not running.query.in_order())
 
     def commit(self, end: dict[str, Any]) -> None:
         """Comes late, and never for the last batch: what is done, `latestOffset` is told sooner."""

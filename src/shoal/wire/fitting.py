@@ -51,7 +51,7 @@ def fit_columns(layout: Layout, given: Columns, key_column: str | None, now_ms: 
     headers = _column(given, "headers")
     has_headers = headers is not None and headers.null_count < rows
     columns = [_fit_timestamps(_column(given, "timestamp"), rows, now_ms)]
-    columns.append(_fit_keys(_column(given, key_column or "key"), key_column or "key", rows))
+    columns.append(fit_keys(_column(given, key_column or "key"), key_column or "key", rows))
     if has_headers:
         columns.append(_fit_headers(headers))
     columns.extend(_fit_one(_column(given, field.name), field, rows) for field in layout.columns)
@@ -208,7 +208,8 @@ def _refuse_times(column: pa.Array) -> pa.Array:
     raise InvalidTimestamp("timestamp", bounds, "times from 1970 to the end of the year 9999")
 
 
-def _fit_keys(column: pa.Array | None, name: str, rows: int) -> pa.Array:
+def fit_keys(column: pa.Array | None, name: str, rows: int) -> pa.Array:
+    """A column of keys, as it is stored; of none, as many nulls."""
     if column is None:
         return pa.nulls(rows, KEY.type)
     if pa.types.is_dictionary(column.type):

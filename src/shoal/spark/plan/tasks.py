@@ -8,13 +8,42 @@ in order (`cuts=False`) a shard is in one task, whole; so are those that `kin` m
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from shoal.spark.plan.spans import Span
 
 Task = tuple[Span, ...]
+
+
+class Division(NamedTuple):
+    """How a batch is spread over tasks. A streaming query keeps it with its offsets: a batch that is run
+    again must be divided as it was, whatever the options, or the cores of another driver, say by then. A
+    sink that is exactly once knows rows by their partition."""
+
+    wanted: int
+    records_max: int | None
+    cuts: bool
+
+    def to_json(self) -> list[Any]:
+        """As it is kept."""
+        return list(self)
+
+
+DIVISION: Final = "tasks"
+"""What it is called in an offset."""
+
+
+def division_of(offset: Mapping[str, Any]) -> Division | None:
+    """How the batch was divided that ends at this offset; None of one that a query began with."""
+    return Division(*offset[DIVISION]) if DIVISION in offset else None
+
+
+def without_division(offset: Mapping[str, Any]) -> dict[str, Any]:
+    """The offset alone."""
+    return {key: value for key, value in offset.items() if key != DIVISION}
+
 
 TASK_RECORDS: Final = 1_000_000
 """About so many records are a task of their own, when there are more than the cores would make of them: a
