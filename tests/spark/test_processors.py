@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -31,6 +32,14 @@ Run = Callable[..., StreamingQuery]
 def hub(sqlite_url: str) -> Iterator[shoal.Hub]:
     with shoal.connect(sqlite_url) as hub:
         yield hub
+
+
+@pytest.mark.parametrize("spelt", ["true", "True"])
+def test_speculation_is_refused_however_it_is_spelt(spelt: str) -> None:
+    """Spark takes either, and lets nobody change it in a session that runs."""
+    session: Any = SimpleNamespace(conf={"spark.speculation": spelt})
+    with pytest.raises(InvalidInput, match="two tasks would process one shard at a time"):
+        shoal.spark.run(session, stream="orders", group="billing", processor=Writer, hub="sqlite:///x.db")
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import GreaterThan
 from pyspark.sql.types import StructType
 
 import shoal
-from shoal.core.errors import InvalidInput
+from shoal.core.errors import InvalidInput, SchemaMismatch
 from shoal.spark import ShoalDataSource, reason
 from shoal.spark.data_source import batch_reader, schema_of, stream_reader
 from shoal.spark.hubs import close_hubs
@@ -214,6 +214,43 @@ def test_several_streams_are_read_by_list_or_pattern(
     assert values("orders-[0-9]+") == {"orders-1", "orders-2"}
     assert "read together" in refusal(reader(spark, sqlite_url, stream="orders-1,typed"))
     assert "no stream has a name" in refusal(reader(spark, sqlite_url, stream="x.*"))
+
+
+@pytest.mark.parametrize("kind", [pa.decimal256(50, 2), pa.decimal128(5, -2)])
+def test_a_type_that_spark_does_not_know_is_refused_with_its_column_and_the_remedy(
+    hub: shoal.Hub, sqlite_url: str, kind: pa.DataType
+) -> None:
+    hub.create_stream("odd", shards=1, schema=pa.schema([("amount", kind), ("n", pa.int64())]))
+    given = {"hub": sqlite_url, "stream": "odd"}
+    with pytest.raises(SchemaMismatch, match=r"amount.*leave it out with columns="):
+        schema_of(given)
+    assert schema_of(given | {"columns": "n"}).names == ["n"]
+
+
+def test_a_time_beyond_sparks_fails_the_task_and_is_not_taken_for_another(
+    hub: shoal.Hub, sqlite_url: str
+) -> None:
+    """Microseconds are the finest that Spark knows: of finer ones the rest is cut off, as the docs say."""
+    hub.create_stream(
+        "odd", shards=1, schema=pa.schema([("far", pa.timestamp("s")), ("fine", pa.timestamp("ns"))])
+    )
+    hub.append(
+        "odd",
+        0,
+        pa.table(
+            {"far": pa.array([10**14], pa.timestamp("s")), "fine": pa.array([1_999], pa.timestamp("ns"))}
+        ),
+    )
+
+    def read(columns: str) -> list[Any]:
+        given = {"hub": sqlite_url, "stream": "odd", "columns": columns}
+        reads = batch_reader(given, schema_of(given))
+        return [batch for part in reads.partitions() for batch in reads.read(part)]
+
+    with pytest.raises(SchemaMismatch, match=r"far.*beyond Spark's.*leave it out with columns="):
+        read("far,fine")
+    (batch,) = read("fine")
+    assert batch.column("fine").cast(pa.int64()).to_pylist() == [1]
 
 
 @pytest.mark.parametrize(

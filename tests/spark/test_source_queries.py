@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows, ReadMinRows
 
@@ -17,6 +18,9 @@ from shoal.core.errors import (
     StreamReplaced,
 )
 from shoal.spark.batch_reader import SpanPartition
+from shoal.spark.data_source import schema_of
+from shoal.spark.lone_query import LoneQuery
+from shoal.spark.source_options import source_options
 from shoal.spark.stream_reader import ShoalStreamReader
 from shoal.wire.lanes import lanes_of
 from tests.spark.planning import ALL, Driver, fill, held
@@ -236,6 +240,56 @@ def test_a_batch_that_is_run_again_is_divided_as_it_was_whatever_the_options_say
     driver = Driver(again, driver.end)
     driver.drive(driver.plan)
     assert driver.end["tasks"] == [4, None, False], "the next batch is divided as it is asked for now"
+
+
+def test_a_query_that_was_killed_and_reads_what_is_there_now_saves_it_to_its_group_before_it_ends(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
+) -> None:
+    """Its shards are its dead self's until the timeout, and it has read all of them long before."""
+    hub.create_stream("orders", shards=2)
+    fill(hub, 2, 5)
+    killed = Driver(begin(group="billing", groupTimeout="3s", startingOffsets="earliest"))
+    killed.drive(lambda: len(killed.rows) == 10)
+    killed.drive(lambda: killed.plan() or hub.describe_group("orders", "billing").lag == 0)
+    query = killed.reader._running.query  # type: ignore[union-attr]
+    assert isinstance(query, LoneQuery)
+    assert query._group is not None
+    query._group.abandon()
+    fill(hub, 2, 5)
+    reader = begin(group="billing")
+    reader.prepareForTriggerAvailableNow()
+    again = Driver(reader, killed.start)
+    while again.plan():
+        again.run()
+    assert len(again.rows) == 10
+    assert hub.describe_group("orders", "billing").lag == 0
+
+
+def test_a_query_begins_at_a_time(hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]) -> None:
+    hub.create_stream("orders", shards=1)
+    times = pa.array([1_000, 2_000, 3_000, 4_000], pa.timestamp("ms", "UTC"))
+    hub.append("orders", 0, pa.table({"value": [b"x"] * 4, "timestamp": times}))
+    driver = Driver(begin(startingTimestamp=3_000))
+    driver.drive(lambda: driver.rows == [(0, 2), (0, 3)])
+
+
+def test_a_stream_that_a_pattern_matches_later_is_read_from_its_beginning_and_the_notes_of_sinks_are_not(
+    hub: shoal.Hub, store_url: str
+) -> None:
+    """A query that reads the notes of its own sink would feed itself."""
+    hub.create_stream("orders", shards=1)
+    fill(hub, 1, 1)
+    hub.create_stream("spark.ledger", shards=1)
+    hub.append("spark.ledger", 0, [b"a note"])
+    given = {"hub": store_url, "streamPattern": ".*", "startingOffsets": "earliest"}
+    reader = ShoalStreamReader(source_options(given, is_streaming=True), schema_of(given))
+    driver = Driver(reader)
+    driver.drive(lambda: driver.rows == [(0, 0)])
+    hub.create_stream("bills", shards=1)
+    hub.append("bills", 0, [b"x", b"x"])
+    driver.drive(lambda: driver.rows == [(0, 0), (0, 0), (0, 1)])
+    assert list(driver.end["streams"]) == ["bills", "orders"]
+    reader.stop()
 
 
 def test_an_idle_answer_is_the_same_text_and_is_held_back(

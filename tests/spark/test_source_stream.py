@@ -224,7 +224,8 @@ def test_a_query_goes_on_where_the_group_stands_and_takes_all_of_it(
         worker.checkpoint({0: 3, 1: 5})
         refused = start(Sink(), group="billing", folder=f"{checkpoint}-refused")
         line = failure(refused)
-        assert "1 consumers use it (worker-a)" in line
+        assert "1 consumers use it (worker-a, silent for " in line
+        assert "One that has died is gone after" in line
         assert "member=true" in line
     sink = Sink()
     query = start(sink, now=False, group="billing", startingOffsets="group")

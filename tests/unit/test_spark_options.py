@@ -83,6 +83,9 @@ def test_a_value_is_read(parse: Parser, given: str, value: object) -> None:
         (names, "a,a"),
         (choice("earliest"), "first"),
         (as_json, "{"),
+        (as_json, "[" * 100_000),
+        (whole(), "1000000000000000000"),
+        (whole(), "\N{ARABIC-INDIC DIGIT ONE}"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused_by_its_name(parse: Parser, given: str) -> None:
@@ -111,6 +114,15 @@ def test_servers_are_named_as_they_are_and_several_too() -> None:
             {"maxRecordsPerPartition": "30", "inOrder": "true"},
             "maxRecordsPerPartition=30: with inOrder=true a shard is read by one task",
         ),
+        (
+            {"maxRecordsPerPartition": "30"},
+            "maxRecordsPerPartition='30': a streaming query is in order",
+        ),
+        ({"leases": "postgresql://u:secret@h/d"}, "leases='postgresql://u:***@h/d': of which group?"),
+        (
+            {"includeHeaders": "false", "columns": "offset,headers"},
+            "includeHeaders='false': columns= names headers",
+        ),
     ],
 )
 def test_an_option_of_a_query_that_would_do_nothing_is_refused(given: dict[str, str], line: str) -> None:
@@ -123,3 +135,19 @@ def test_a_group_that_is_missing_is_asked_for_by_the_option_that_needs_it() -> N
     for option in ("startingOffsets", "endingOffsets"):
         with pytest.raises(InvalidInput, match=rf"{option}='group': which group\?"):
             source_options({"hub": "http://127.0.0.1:7400", "stream": "orders", option: "group"})
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"group": "billing", "startingOffsets": "earliest"}, "group='billing': a batch read only begins or"),
+        (
+            {"startingTimestamp": "5", "endingTimestamp": "0"},
+            "startingTimestamp=5: this is later than endingTimestamp=0",
+        ),
+    ],
+)
+def test_an_option_of_a_batch_read_that_makes_no_sense_is_refused(given: dict[str, str], line: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        source_options({"hub": "http://127.0.0.1:7400", "stream": "orders"} | given, is_streaming=False)
+    assert line in str(caught.value)

@@ -228,7 +228,19 @@ def test_a_time_that_lies_behind_what_was_looked_at_is_the_end_of_that() -> None
     assert resolved(TWO, place, otherwise=Kind.LATEST, known={0: 12, 1: 99}) == {0: 12, 1: 20}
 
 
-@pytest.mark.parametrize("given_place", ["first", {}, {"0": "x"}, {"0": -3}, {"a": 1}, {"0": True}])
+@pytest.mark.parametrize(
+    "given_place",
+    [
+        "first",
+        {},
+        {"0": "x"},
+        {"0": -3},
+        {"a": 1},
+        {"0": True},
+        {"0": 1, "00": 2},
+        {"a": {"0": 1}, "default/a": {}},
+    ],
+)
 def test_a_place_that_makes_no_sense_is_refused(given_place: object) -> None:
     with pytest.raises(InvalidInput, match="startingOffsets="):
         place_of("startingOffsets", given_place)

@@ -16,6 +16,10 @@ _RULE: Final = re.compile(rf"(?!\.{{1,2}}$)[A-Za-z0-9._-]{{1,{NAME_LENGTH_MAX}}}
 """Neither `.` nor `..`: a path with one of them leads elsewhere before it gets to us."""
 
 
+LEDGER: Final = "spark.ledger"
+"""The stream in which the sinks of Spark keep their notes, one in each project that they write to."""
+
+
 def checked_name(field: str, name: object) -> str:
     """Return `name` if it obeys the rule, otherwise raise an error that names the field."""
     if not isinstance(name, str) or not _RULE.fullmatch(name):

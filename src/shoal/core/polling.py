@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from shoal.core.checking import as_whole
 from shoal.core.errors import InvalidInput
 from shoal.core.model import StreamName
-from shoal.core.names import stream_name
+from shoal.core.names import LEDGER, stream_name
 
 
 class StreamShard(NamedTuple):
@@ -32,13 +32,16 @@ class Subscription:
     pattern: re.Pattern[str] | None = None
 
     def wanted(self, existing: Iterable[StreamName]) -> list[StreamName]:
-        """Which of them are meant. Streams of records that were set aside match no pattern."""
+        """Which of them are meant. Streams of records that were set aside, and those of our own notes, match
+        no pattern: who reads everything and writes it elsewhere would feed itself."""
         if self.pattern is None:
             return list(self.names)
         return [
             name
             for name in existing
-            if self.pattern.fullmatch(str(name)) and not name.stream.endswith(_ASIDE)
+            if self.pattern.fullmatch(str(name))
+            and not name.stream.endswith(_ASIDE)
+            and name.stream != LEDGER
         ]
 
 

@@ -21,8 +21,9 @@ from typing import Final, NamedTuple
 
 from shoal.core.errors import Fenced, OutOfSequence, ProducerFenced, ShoalError, UnknownStream
 from shoal.core.model import Appended, ShardId, StreamName
+from shoal.core.names import LEDGER
 from shoal.ports import HubService, Submission
-from shoal.spark.ledger import LEDGER, NEVER, SHARD, found_or_made, patiently, written
+from shoal.spark.ledger import NEVER, SHARD, found_or_made, patiently, written
 from shoal.spark.plan.spans import Span
 
 

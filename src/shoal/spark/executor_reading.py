@@ -18,7 +18,14 @@ from pyspark.sql.types import StructType
 
 from shoal.connect import Hub
 from shoal.consumer.membership import insist
-from shoal.core.errors import NotFound, OffsetExpired, OffsetOutOfRange, StoreError, StreamReplaced
+from shoal.core.errors import (
+    NotFound,
+    OffsetExpired,
+    OffsetOutOfRange,
+    SchemaMismatch,
+    StoreError,
+    StreamReplaced,
+)
 from shoal.core.names import stream_name
 from shoal.core.reading import ReadLimits
 from shoal.ports import Fence
@@ -129,12 +136,23 @@ class Shaper:
 
     def _part(self, batch: Batch, offsets: pa.Array | None, chunk: pa.RecordBatch) -> pa.RecordBatch:
         arrays = [
-            fitted(_column(field.name, batch, offsets, chunk), field.type)
+            _fitted(field, _column(field.name, batch, offsets, chunk))
             if field.name != "headers" or "headers" in chunk.schema.names
             else pa.nulls(chunk.num_rows, field.type)
             for field in self._columns
         ]
         return pa.record_batch(arrays, schema=self._columns)
+
+
+def _fitted(field: pa.Field, column: pa.Array) -> pa.Array:
+    try:
+        return fitted(column, field.type)
+    except pa.ArrowInvalid as error:
+        raise SchemaMismatch(
+            field.name,
+            given=f"{column.type} with a value beyond Spark's ({error})",
+            wanted=f"{field.type}; leave it out with columns=",
+        ) from error
 
 
 def _column_of(offsets: Sequence[int]) -> pa.Array:

@@ -51,12 +51,12 @@ from shoal.core.errors import (
 )
 from shoal.core.limits import PRODUCER_STATE_KEPT_MS
 from shoal.core.model import Appended, ShardId, StreamInfo, StreamName, StreamSettings
+from shoal.core.names import LEDGER
 from shoal.core.reading import ReadLimits
 from shoal.ports import HubService, Submission
 from shoal.wire.fitting import fit_records
 from shoal.wire.layout import Layout
 
-LEDGER: Final = "spark.ledger"
 SHARD: Final = ShardId(0)
 _KEPT_BYTES: Final = 256_000_000
 _RETRY_S: Final = 120.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -21,7 +22,7 @@ from shoal.spark.memberships import Memberships, group_of, tell_group
 from shoal.spark.news import News
 from shoal.spark.plan.limits import Limits
 from shoal.spark.plan.offsets import Positions, StreamPositions, positions_of
-from shoal.spark.plan.spans import Span, awaited, due, kept, limited, reached
+from shoal.spark.plan.spans import Span, awaited, behind, due, kept, limited, reached
 from shoal.spark.plan.starting import Kind, Place
 from shoal.spark.source_options import SourceOptions
 from shoal.spark.starting_points import offsets_of
@@ -102,6 +103,8 @@ class LoneQuery:
             },
         )
         if end == replace(positions, first=None):
+            if self._until is not None:
+                self._wait_for_mirror(streams)
             self._news.seen(streams.values())
             return start, available
         if positions == self._first:
@@ -234,6 +237,31 @@ class LoneQuery:
                 )
             if ended:
                 tell_group(partial(membership.release, ended), within_s)
+
+    def _wait_for_mirror(self, streams: Mapping[str, StreamInfo]) -> None:
+        """An AvailableNow query is over when nothing is new. After a crash its shards may still be its dead
+        self's, and come when the group has noticed: so long their progress waits to be saved."""
+        if self._group is None or self._positions is None:
+            return
+        deadline = time.monotonic() + self._group.patience_s
+        while late := self._not_mirrored(streams):
+            if time.monotonic() > deadline:
+                _log.warning("the last progress is not mirrored: shards %s are not held", late)
+                return
+            self._news.looking()
+            self._news.wait()
+            self._mirror(streams)
+
+    def _not_mirrored(self, streams: Mapping[str, StreamInfo]) -> list[tuple[str, int]]:
+        assert self._group is not None
+        assert self._positions is not None
+        found = []
+        for name in self._group.streams:
+            known, info = self._positions.streams.get(name), streams.get(name)
+            if known is not None and info is not None and known.id == info.id:
+                saved = {int(shard.id): int(shard.checkpoint) for shard in self._group.see(name).shards}
+                found += [(name, shard) for shard in behind(saved, known.shards)]
+        return found
 
     def _set_back(self, name: str) -> list[int]:
         """Shards that are asked back because someone has set their checkpoints, under a new epoch.

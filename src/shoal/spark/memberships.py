@@ -144,17 +144,19 @@ class Memberships:
         return membership
 
     def _refuse_others(self, stream: str) -> None:
+        members = self._hub.describe_group(stream, self.group).members
         others = sorted(
-            member.name
-            for member in self._hub.describe_group(stream, self.group).members
-            if member.name != self.name
+            (member for member in members if member.name != self.name), key=lambda member: member.name
         )
         if others:
+            names = ", ".join(f"{one.name}, silent for {one.silent_ms / 1000:.0f} s" for one in others[:5])
+            longest_s = max(one.timeout_ms for one in others) / 1000
             raise InvalidInput(
                 "group",
                 self.group,
-                f"{len(others)} consumers use it ({', '.join(others[:5])}), and without member=true a query "
-                "takes all of it; stop them, or share it with member=true",
+                f"{len(others)} consumers use it ({names}), and without member=true a query takes all of it; "
+                "stop them, or share it with member=true. One that has died is gone after "
+                f"{longest_s:g} s of silence: begin again then",
             )
 
 

@@ -87,8 +87,8 @@ def whole(least: int = 1) -> Parser:
     """A whole number, `least` or more."""
 
     def parse(name: str, value: str) -> int:
-        if not re.fullmatch(r"-?\d{1,18}", value) or int(value) < least:
-            raise InvalidInput(name, value, f"a whole number, {least} or more")
+        if not re.fullmatch(r"-?[0-9]{1,18}", value) or int(value) < least:
+            raise InvalidInput(name, value, f"a whole number, {least} or more, of at most 18 digits")
         return int(value)
 
     return parse
@@ -136,6 +136,8 @@ def as_json(name: str, value: str) -> Any:
         return json.loads(value)
     except ValueError as error:
         raise InvalidInput(name, value, f"not JSON ({error})") from None
+    except RecursionError:
+        raise InvalidInput(name, value, "nested too deeply; offsets are two levels at most") from None
 
 
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}

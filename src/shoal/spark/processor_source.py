@@ -12,12 +12,12 @@ from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType, Str
 from shoal.connect import Hub
 from shoal.spark.attempts import Turn
 from shoal.spark.news import News
-from shoal.spark.plan.tasks import Task, tasks
+from shoal.spark.plan.tasks import Division, Task
 from shoal.spark.processor_job import ProcessorJob, job_of
 from shoal.spark.processor_query import ProcessorQuery
 from shoal.spark.source_options import SourceOptions, source_options
 from shoal.spark.stays import work_on
-from shoal.spark.stream_reader import Query, ShoalStreamReader
+from shoal.spark.stream_reader import Query, Running, ShoalStreamReader
 
 JOB: Final = "job"
 ROWS: Final = StructType(
@@ -71,8 +71,12 @@ class ProcessorReader(ShoalStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         query = self._begin().query
         assert isinstance(query, ProcessorQuery)
-        spread = tasks(query.spans(start, end), wanted=self._options.tasks, cuts=False)
-        return [StayPartition(query.member, task) for task in spread]
+        return [StayPartition(query.member, task) for task in self._tasks(start, end)]
+
+    def _division(self, running: Running) -> Division:
+        """A shard has one processor at a time, also in a group that is not in order."""
+        del running
+        return Division(self._options.tasks, None, cuts=False)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, StayPartition)

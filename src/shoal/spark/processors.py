@@ -65,7 +65,7 @@ def run(
         raise InvalidInput("batch_seconds", batch_seconds, f"seconds, above 0 and up to {DURATION_S_MAX:g}")
     if tasks is not None and (not is_whole(tasks) or tasks < 1):
         raise InvalidInput("tasks", tasks, "a whole number from 1 on")
-    if spark.conf.get("spark.speculation", "false") == "true":
+    if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
         raise InvalidInput(
             "spark.speculation", "true", "two tasks would process one shard at a time; set it to false"
         )

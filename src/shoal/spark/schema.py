@@ -27,6 +27,7 @@ from pyspark.sql.types import (
 
 from shoal.core.errors import InvalidInput, SchemaMismatch
 from shoal.core.model import StreamInfo
+from shoal.wire.functions import pc
 from shoal.wire.layout import Layout
 
 FIXED: Final = (
@@ -76,11 +77,12 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def fitted(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A column in the type that Spark wants: as it is, if it can be."""
+    """A column in the type that Spark wants: as it is, if it can be. ArrowInvalid if a value does not fit: a
+    time so far away that it has no microseconds."""
     if column.type == kind:
         return column
     # A finer unit of time than Spark's is cut off; nothing else is lost by the types that we choose.
-    return column.cast(kind, safe=False)
+    return column.cast(options=pc.CastOptions(target_type=kind, allow_time_truncate=True))
 
 
 def _own_columns(streams: Sequence[StreamInfo]) -> pa.Schema:
@@ -109,16 +111,24 @@ def _field(column: pa.Field) -> StructField:
 
 def _known(kind: pa.DataType) -> pa.DataType:
     """A type that Spark knows, wide enough for all values of this one."""
-    if kind in _WIDER:
-        return _WIDER[kind]
-    if pa.types.is_time32(kind):
-        return pa.time64("us")
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_known(field.type)) for field in kind])
     if pa.types.is_map(kind):
         return pa.map_(_known(kind.key_type), kind.item_field.with_type(_known(kind.item_type)))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return pa.list_(kind.value_field.with_type(_known(kind.value_type)))
+    return _known_alone(kind)
+
+
+def _known_alone(kind: pa.DataType) -> pa.DataType:
+    if kind in _WIDER:
+        return _WIDER[kind]
+    if pa.types.is_time32(kind):
+        return pa.time64("us")
+    if pa.types.is_decimal(kind):
+        if kind.precision > _DIGITS_MAX or not 0 <= kind.scale <= kind.precision:
+            raise ValueError("Spark has no such decimal")
+        return pa.decimal128(kind.precision, kind.scale)
     return kind
 
 
@@ -131,6 +141,8 @@ def _brief(columns: pa.Schema) -> str:
     return ", ".join(f"{column.name}: {column.type}" for column in columns)
 
 
+_DIGITS_MAX: Final = 38
+"""Of Spark's decimals."""
 _WIDER: Final = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),

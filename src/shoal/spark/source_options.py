@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from shoal.core.errors import InvalidInput
+from shoal.core.errors import InvalidInput, shown_url
 from shoal.core.names import checked_name
 from shoal.core.polling import Subscription, subscription_of
 from shoal.spark.hubs import HubAddress, address_of
@@ -116,13 +116,15 @@ def source_options(given: Mapping[str, str], *, is_streaming: bool | None = None
     group = values["group"]
     start = _one_of(values, "startingOffsets", "startingTimestamp")
     end = _one_of(values, "endingOffsets", "endingTimestamp")
-    if start is not None and end is not None and start.time_ms > end.time_ms > 0:
-        raise InvalidInput(
-            "startingTimestamp", start.time_ms, f"this is later than endingTimestamp={end.time_ms}"
-        )
+    if start is not None and end is not None:
+        _check_times(start, end)
+    if is_streaming is False and group is not None and start is not None:
+        _check_needed(group, start, end)
     for name, place in (("startingOffsets", start), ("endingOffsets", end)):
         if group is None and place is not None and place.kind is Kind.GROUP:
             raise InvalidInput(name, "group", 'which group? .option("group", …)')
+    if lowered.get("includeheaders", "").lower() == "false" and "headers" in (values["columns"] or ()):
+        raise InvalidInput("includeHeaders", "false", "columns= names headers; leave one of the two out")
     if values["columns"] is not None and values["includeHeaders"] and "headers" not in values["columns"]:
         raise InvalidInput(
             "columns", ",".join(values["columns"]), "headers are asked for, and not among them"
@@ -152,6 +154,24 @@ def source_options(given: Mapping[str, str], *, is_streaming: bool | None = None
     )
 
 
+def _check_times(start: Place, end: Place) -> None:
+    if start.kind is end.kind is Kind.TIME and start.time_ms > end.time_ms:
+        raise InvalidInput(
+            "startingTimestamp", start.time_ms, f"this is later than endingTimestamp={end.time_ms}"
+        )
+
+
+def _check_needed(group: str, start: Place, end: Place | None) -> None:
+    """Refuse a group that a batch read would not look at."""
+    if Kind.GROUP not in {start.kind, end.kind if end is not None else None}:
+        raise InvalidInput(
+            "group",
+            group,
+            "a batch read only begins or ends where a group stands, and is told otherwise; leave it out, or "
+            "where the read begins",
+        )
+
+
 def check_agreed(options: SourceOptions, columns: Sequence[str]) -> None:
     """Refuse options that say otherwise than the columns of a schema of the user's, and one without any: rows
     of no columns cannot be counted."""
@@ -178,6 +198,12 @@ def _check_kind(given: Mapping[str, str], is_streaming: bool) -> None:
     for name in refused:
         if name.lower() in given:
             raise InvalidInput(name, given[name.lower()], remedy)
+    if is_streaming and "maxrecordsperpartition" in given and not {"group", "inorder"} & given.keys():
+        raise InvalidInput(
+            "maxRecordsPerPartition",
+            given["maxrecordsperpartition"],
+            "a streaming query is in order, and a shard is read by one task; say inOrder=false, too",
+        )
 
 
 def _check_together(given: Mapping[str, str], values: Mapping[str, Any]) -> None:
@@ -186,6 +212,8 @@ def _check_together(given: Mapping[str, str], values: Mapping[str, Any]) -> None
         for name, is_given in (("member", values["member"]), ("memberName", values["memberName"])):
             if is_given:
                 raise InvalidInput(name, is_given, 'a member of which group? .option("group", …)')
+        if values["leases"] is not None:
+            raise InvalidInput("leases", shown_url(values["leases"]), 'of which group? .option("group", …)')
         if "grouptimeout" in given:
             raise InvalidInput("groupTimeout", given["grouptimeout"], 'of which group? .option("group", …)')
     if values["memberName"] is not None and not values["member"]:

@@ -36,7 +36,7 @@ from shoal.spark.member_query import MemberQuery
 from shoal.spark.news import News
 from shoal.spark.plan.limits import Limits
 from shoal.spark.plan.spans import Span
-from shoal.spark.plan.tasks import DIVISION, Division, division_of, tasks, without_division
+from shoal.spark.plan.tasks import DIVISION, Division, Task, division_of, tasks, without_division
 from shoal.spark.schema import check_schema
 from shoal.spark.source_options import SourceOptions
 from shoal.spark.streams import OUTAGE_S, streams_at_first
@@ -70,7 +70,7 @@ class Query(Protocol):
     def stop(self) -> None: ...
 
 
-class _Running:
+class Running:
     """What the planning object has, and the pickled one has not."""
 
     def __init__(self, query: Query, news: News) -> None:
@@ -89,7 +89,7 @@ class ShoalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._reading = Reading(hub=options.hub, schema=schema, strict=options.strict)
-        self._running: _Running | None = None
+        self._running: Running | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_running": None}
@@ -137,12 +137,14 @@ class ShoalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         running.query.available_now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return [SpanPartition(task) for task in self._tasks(start, end)]
+
+    def _tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[Task]:
         running = self._begin()
         spans = running.query.spans(without_division(start), without_division(end))
-        division = division_of(end) or self._division(running)
-        return [SpanPartition(task) for task in tasks(spans, **division._asdict())]
+        return tasks(spans, **(division_of(end) or self._division(running))._asdict())
 
-    def _division(self, running: _Running) -> Division:
+    def _division(self, running: Running) -> Division:
         options = self._options
         return Division(options.tasks, options.task_records_max, cuts=not running.query.in_order())
 
@@ -162,11 +164,11 @@ class ShoalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ---
 
-    def _begin(self) -> _Running:
+    def _begin(self) -> Running:
         if self._running is None:
             hub = hub_at(self._options.hub, keeps=True, within_s=OUTAGE_S)
             news = News(hub)
-            self._running = _Running(self._query(hub, news), news)
+            self._running = Running(self._query(hub, news), news)
             _stop_on_sigterm()
         return self._running
 

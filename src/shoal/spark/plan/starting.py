@@ -47,13 +47,13 @@ def place_of(name: str, given: object) -> Place:
     if isinstance(given, Mapping) and given:
         nested = {key: value for key, value in given.items() if isinstance(value, Mapping)}
         by_stream = nested if len(nested) == len(given) else {"": given}
-        return Place(
-            kind=Kind.OFFSETS,
-            offsets={
-                str(stream_name(stream)) if stream else "": _shards(name, shards)
-                for stream, shards in by_stream.items()
-            },
-        )
+        offsets = {
+            str(stream_name(stream)) if stream else "": _shards(name, shards)
+            for stream, shards in by_stream.items()
+        }
+        if len(offsets) < len(by_stream):
+            raise InvalidInput(name, list(by_stream), "a stream is named twice; name each once")
+        return Place(kind=Kind.OFFSETS, offsets=offsets)
     raise InvalidInput(
         name, given, 'earliest, latest, group, or JSON such as {"orders": {"0": 17, "1": -2}}; -2 is earliest'
     )
@@ -149,5 +149,7 @@ def _shards(name: str, given: Mapping[object, object]) -> dict[int, int]:
                 {shard: offset},
                 "a shard's number to an offset from 0 on, -1 for latest, -2 for earliest",
             )
+        if number in found:
+            raise InvalidInput(name, shard, "this shard is named twice; name each once")
         found[ShardId(number)] = offset
     return found
