@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import shoal
 from shoal.cli import app
+from shoal.cli.exits import exit_code_of
 from tests.scenario.programs import PROGRAM
 
 PROCESSOR: Final = """
@@ -38,24 +39,50 @@ def hub(sqlite_url: str) -> Iterator[shoal.Hub]:
 def test_it_works_until_it_is_asked_to_stop_and_then_hands_over(
     hub: shoal.Hub, sqlite_url: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "billing.py").write_text(PROCESSOR)
     hub.create_stream("orders", shards=2)
     hub.append("orders", 0, [b"a"] * 30)
     hub.append("orders", 1, [b"b"] * 20)
+    code, out, err = _stopped_when(lambda: _is_done(hub), sqlite_url, tmp_path, PROCESSOR)
+    assert code == 0, err
+    assert out.startswith("50 records in "), (out, err)
+    assert "billing of orders: " in err
+    assert hub.describe_group("orders", "billing").members == ()
+    lines = (tmp_path / "diary").read_text().splitlines()
+    assert sorted(lines) == sorted([f"0 {n}" for n in range(30)] + [f"1 {n}" for n in range(20)])
+
+
+def test_a_batch_that_does_not_end_in_time_is_no_clean_stop(
+    hub: shoal.Hub, sqlite_url: str, tmp_path: Path
+) -> None:
+    hub.create_stream("orders", shards=1)
+    hub.append("orders", 0, [b"a"])
+    diary = tmp_path / "diary"
+    endless = PROCESSOR + "        import time; time.sleep(300)\n"
+    code, _, err = _stopped_when(diary.exists, sqlite_url, tmp_path, endless, "--stop-timeout", "1s")
+    assert code == exit_code_of("DrainTimeout") != 0, err
+    assert "error: DrainTimeout: timeout=1: " in err
+    assert "still holds its shards, since its batch has not ended" in err
+
+
+def _stopped_when(
+    condition: Callable[[], bool], url: str, folder: Path, processor: str, *options: str
+) -> tuple[int, str, str]:
+    """The program, asked to stop when it is so: how it ended, and what it said."""
+    (folder / "billing.py").write_text(processor)
     program = [PROGRAM, "work", "billing.py:Billing", "--engine", "spark"]
-    command = [*program, "--stream", "orders", "--group", "billing", "--master", "local[1]"]
+    command = [*program, "--stream", "orders", "--group", "billing", "--master", "local[1]", *options]
     quiet = ["--conf", "spark.ui.enabled=false", "--conf", "spark.driver.host=127.0.0.1"]
     process = subprocess.Popen(
         [*command, *quiet],
-        cwd=tmp_path,
-        env={**os.environ, "SHOAL_HUB": sqlite_url, "DIARY": str(tmp_path / "diary")},
+        cwd=folder,
+        env={**os.environ, "SHOAL_HUB": url, "DIARY": str(folder / "diary")},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     try:
         deadline = time.monotonic() + 200
-        while not _is_done(hub):
+        while not condition():
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline
             time.sleep(0.2)
@@ -63,12 +90,7 @@ def test_it_works_until_it_is_asked_to_stop_and_then_hands_over(
         out, err = process.communicate(timeout=90)
     finally:
         process.kill()
-    assert process.returncode == 0, err
-    assert out.startswith("50 records in "), (out, err)
-    assert "billing of orders: " in err
-    assert hub.describe_group("orders", "billing").members == ()
-    lines = (tmp_path / "diary").read_text().splitlines()
-    assert sorted(lines) == sorted([f"0 {n}" for n in range(30)] + [f"1 {n}" for n in range(20)])
+    return process.returncode, out, err
 
 
 def _is_done(hub: shoal.Hub) -> bool:

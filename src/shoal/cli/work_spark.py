@@ -86,11 +86,11 @@ def work_on_spark(work: Asked, setting: SparkSetting) -> None:
                 try:
                     drain(query, hub, timeout=work.stop_timeout_s)
                 except ShoalError as error:
-                    output.note(str(error))
+                    failed = f"{type(error).__name__}: {error}"
                 query.stop()
             told.count()
             ended = query.exception()
-            failed = None if ended is None else reason(ended)
+            failed = failed if ended is None else reason(ended)
     finally:
         spark.stop()
     _conclude(work, told.records, time.monotonic() - began_s, failed)

@@ -48,6 +48,8 @@ def drain(query: StreamingQuery, hub: Hub, *, timeout: float = 60.0) -> None:
     """
     deadline = time.monotonic() + timeout
     seats = _seats(query, deadline)
+    if seats is None:
+        raise DrainTimeout(member=query.name or query.id, shards=(), waited_s=timeout)
     unheard = [seat for seat in seats if not _announced(hub, seat)]
 
     def held(among: list[_Seat] = seats) -> list[str]:
@@ -94,8 +96,9 @@ def _signalled(seat: _Seat) -> bool:
     return True
 
 
-def _seats(query: StreamingQuery, deadline: float) -> list[_Seat]:
-    """What the query's sources say of themselves, as soon as they have said something."""
+def _seats(query: StreamingQuery, deadline: float) -> list[_Seat] | None:
+    """What the query's sources say of themselves, which is at the end of its first batch; None if that does
+    not come in time."""
     found: list[_Seat] = []
 
     def look() -> bool:
@@ -111,7 +114,9 @@ def _seats(query: StreamingQuery, deadline: float) -> list[_Seat]:
                     )
         return has_spoken or not query.isActive
 
-    if not _until(look, deadline) or not found:
+    if not _until(look, deadline):
+        return None
+    if not found:
         raise InvalidInput(
             "query", query.name, "it has no source of Shoal's that runs with member=true; stop() it"
         )

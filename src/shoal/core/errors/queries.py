@@ -9,11 +9,13 @@ from shoal.core.errors.texts import plain
 
 
 class DrainTimeout(ShoalError):
-    """A Spark query did not let go of its shards in time; it still runs, and gets nothing new."""
+    """A Spark query did not let go of its shards in time; it still runs, and gets nothing new, unless it was
+    still at its first batch: then it has not said which shards it has."""
 
     def __init__(self, *, member: str, shards: Sequence[str], waited_s: float) -> None:
+        held = ", ".join(shards) or "its shards"
         super().__init__(
-            f"timeout={waited_s:g}: {member} still holds {', '.join(shards)}, since its batch has not ended; "
+            f"timeout={waited_s:g}: {member} still holds {held}, since its batch has not ended; "
             "drain again with a longer one (if the group is leased: where its driver runs), or stop() the "
             "query: what its batch had begun is then repeated"
         )
