@@ -22,11 +22,11 @@ from shoal.consumer.membership import boot_ms, insist
 from shoal.core.checkpoint import Save, is_same, last_positions, whole_positions
 from shoal.core.describing import GroupInfo
 from shoal.core.errors import Fenced, NotOwner, ShoalError, StoreError
-from shoal.core.group import Coordination, MemberStatus, check_beside
+from shoal.core.group import Coordination, check_beside
 from shoal.core.holding import Lease
-from shoal.core.limits import CLOCK_MARGIN
 from shoal.core.model import ShardId, StreamName
 from shoal.ports import Fence, GroupSaves, HubService
+from shoal.spark.plan.stays import borrowed
 
 _log: Final = logging.getLogger("shoal.spark")
 
@@ -209,22 +209,5 @@ class BorrowedLeases:
             _log.warning("%s: another attempt of the task has its turn: %s", self.name, error)
             return self._service.groups.describe(self.stream, self.group), {}
         info = self._service.groups.describe(self.stream, self.group)
-        # A newer incarnation of the same name does not speak for the one that we work for.
-        holders = [member for member in info.members if member.name == self.name]
-        leases = {}
-        for shard in info.shards:
-            owner = self._owners.get(shard.id)
-            if owner is None or owner.epoch != shard.epoch or shard.owner != self.name or not holders:
-                continue
-            # An observer may add up to one heartbeat's interval to the silence right after this look; and
-            # the row that counts for a leased group may be a heartbeat behind the one that is shown.
-            left_ms = min(holder.timeout_ms // 2 - holder.silent_ms for holder in holders)
-            leases[shard.id] = Lease(
-                shard=shard.id,
-                epoch=shard.epoch,
-                checkpoint=shard.checkpoint,
-                deadline_ms=asked_ms + round(left_ms * (1 - CLOCK_MARGIN)),
-                is_wanted=shard.next is None
-                and all(holder.status is MemberStatus.ACTIVE for holder in holders),
-            )
-        return info, leases
+        epochs = {shard: owner.epoch for shard, owner in self._owners.items()}
+        return info, borrowed(info, self.name, epochs, asked_ms)

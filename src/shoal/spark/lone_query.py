@@ -21,9 +21,11 @@ from shoal.core.names import stream_name
 from shoal.spark.memberships import Memberships, group_of, tell_group
 from shoal.spark.news import News
 from shoal.spark.plan.limits import Limits
+from shoal.spark.plan.mirroring import behind, mirrored, set_back
 from shoal.spark.plan.offsets import Positions, StreamPositions, positions_of
-from shoal.spark.plan.spans import Span, awaited, behind, due, kept, limited, reached
+from shoal.spark.plan.spans import Span, awaited, due, kept, limited, reached
 from shoal.spark.plan.starting import Kind, Place
+from shoal.spark.plan.stays import asked_back
 from shoal.spark.source_options import SourceOptions
 from shoal.spark.starting_points import offsets_of
 from shoal.spark.streams import OUTAGE_S, Check, streams_at_first, streams_now
@@ -217,26 +219,22 @@ class LoneQuery:
             known, info = self._positions.streams.get(name), streams.get(name)
             if known is None or info is None or known.id != info.id:
                 continue
-            membership = self._group.of(name)
-            saves: dict[int, int] = {}
-            epochs: dict[int, int] = {}
-            ended: dict[int, int | None] = dict.fromkeys(self._set_back(name))
-            for number, lease in membership.leases.items():
-                if number >= len(info.shards) or number in ended:
-                    continue
-                shard = info.shards[number]
-                position = kept(name, shard, known.shards.get(number, 0), strict=False)
-                if not shard.is_open and position >= shard.next_offset:
-                    ended[number] = position
-                elif position > self._saved.get((info.id, number, lease.epoch), int(lease.checkpoint)):
-                    saves[number] = position
-                    epochs[number] = lease.epoch
-            if saves and tell_group(partial(membership.checkpoint, saves, epochs=epochs), within_s):
+            leases = self._group.leases(name)
+            asked = asked_back(leases)
+            back = set_back(asked, self._group.name, self._group.see(name)) if asked else []
+            saved = {
+                number: self._saved.get((info.id, number, lease.epoch), int(lease.checkpoint))
+                for number, lease in leases.items()
+                if number not in back
+            }
+            said = mirrored(info, known.shards, saved)
+            membership, epochs = self._group.of(name), {number: leases[number].epoch for number in said.saves}
+            if said.saves and tell_group(partial(membership.checkpoint, said.saves, epochs=epochs), within_s):
                 self._saved.update(
-                    {(info.id, number, epochs[number]): offset for number, offset in saves.items()}
+                    {(info.id, number, epochs[number]): offset for number, offset in said.saves.items()}
                 )
-            if ended:
-                tell_group(partial(membership.release, ended), within_s)
+            if releases := {**dict.fromkeys(back), **said.releases}:
+                tell_group(partial(membership.release, releases), within_s)
 
     def _wait_for_mirror(self, streams: Mapping[str, StreamInfo]) -> None:
         """An AvailableNow query is over when nothing is new. After a crash its shards may still be its dead
@@ -262,22 +260,3 @@ class LoneQuery:
                 saved = {int(shard.id): int(shard.checkpoint) for shard in self._group.see(name).shards}
                 found += [(name, shard) for shard in behind(saved, known.shards)]
         return found
-
-    def _set_back(self, name: str) -> list[int]:
-        """Shards that are asked back because someone has set their checkpoints, under a new epoch.
-
-        Let go of, they come again, and are told where the query is. What others ask for is not let go of,
-        and with others in the group nothing is: it would go to them.
-        """
-        assert self._group is not None
-        asked = {shard: lease for shard, lease in self._group.of(name).leases.items() if not lease.is_wanted}
-        if not asked:
-            return []
-        seen = self._group.see(name)
-        if any(member.name != self._group.name for member in seen.members):
-            return []
-        return [
-            int(shard.id)
-            for shard in seen.shards
-            if shard.id in asked and shard.epoch != asked[shard.id].epoch
-        ]

@@ -20,13 +20,12 @@ from typing import Any, Final
 from shoal.connect import Hub
 from shoal.consumer.membership import insist
 from shoal.core.errors import StoreError, StreamReplaced
-from shoal.core.group import ShardState
 from shoal.core.model import StreamInfo
 from shoal.spark.memberships import Memberships, group_of, tell_group
 from shoal.spark.news import News
 from shoal.spark.plan import members
 from shoal.spark.plan.limits import Limits
-from shoal.spark.plan.members import Tenure
+from shoal.spark.plan.members import Tenure, may_come
 from shoal.spark.plan.offsets import (
     Manifest,
     Part,
@@ -272,16 +271,7 @@ class MemberQuery:
             return False
         described = partial(self._hub.describe_group, name, self._group.group)
         seen = insist(described, StoreError, OUTAGE_S)
-        is_alone = all(member.name == self._group.name for member in seen.members)
-        return any(
-            shard.id in shards
-            and shard.id not in mine
-            and shard.state is not ShardState.OVER
-            and (until is None or shard.checkpoint < until.get(shard.id, 0))
-            and (shard.owner in {None, self._group.name})
-            and (is_alone or shard.state is not ShardState.WAIT)
-            for shard in seen.shards
-        )
+        return may_come(seen, self._group.name, shards - mine, until)
 
     def _rest(self) -> None:
         self._news.looking()

@@ -10,10 +10,12 @@ epoch under which its records were planned.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shoal.core.checkpoint import Checkpoint, Marks, beyond
+from shoal.core.describing import GroupInfo
+from shoal.core.group import ShardState
 from shoal.core.holding import Lease
 from shoal.core.model import StreamInfo
 from shoal.spark.plan.offsets import Part, StreamPositions
@@ -97,6 +99,24 @@ def is_ahead(info: StreamInfo, tenures: Tenures) -> bool:
     return any(
         number < len(info.shards) and tenure.done > info.shards[number].next_offset
         for number, tenure in tenures.items()
+    )
+
+
+def may_come(
+    seen: GroupInfo, name: str, shards: Collection[int], until: Mapping[int, int] | None = None
+) -> bool:
+    """Whether one of these shards may still come to the member of this name, with something left to do.
+
+    One that another holds stays with it. One that waits for its parents comes to whoever is alone with it.
+    """
+    is_alone = all(member.name == name for member in seen.members)
+    return any(
+        shard.id in shards
+        and shard.state is not ShardState.OVER
+        and (until is None or shard.checkpoint < until.get(shard.id, 0))
+        and shard.owner in {None, name}
+        and (is_alone or shard.state is not ShardState.WAIT)
+        for shard in seen.shards
     )
 
 

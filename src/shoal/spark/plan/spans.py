@@ -147,11 +147,6 @@ def awaited(spans: Iterable[Span], streams: Mapping[str, StreamInfo]) -> int | N
     return total or None
 
 
-def behind(saved: Mapping[int, int], positions: Mapping[int, int]) -> list[int]:
-    """The shards whose checkpoint in the group is behind what the query has done."""
-    return [shard for shard, position in sorted(positions.items()) if saved.get(shard, position) < position]
-
-
 def reached(positions: Mapping[int, int], spans: Iterable[Span]) -> dict[int, int]:
     """The positions once these spans of the same stream have been read."""
     after = dict(positions)

@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from shoal.core.describing import GroupShard
+from shoal.core.describing import GroupInfo, GroupShard
+from shoal.core.group import MemberStatus
 from shoal.core.holding import Lease
-from shoal.core.model import StreamInfo
+from shoal.core.limits import CLOCK_MARGIN
+from shoal.core.model import ShardId, StreamInfo
 from shoal.core.retry import Backoff
 from shoal.spark.plan.spans import Owner, Span, span_of
 
@@ -36,6 +38,32 @@ class Offer:
 def asked_back(leases: Mapping[int, Lease]) -> dict[int, int]:
     """Shards that are to be handed back, with their epochs."""
     return {shard: lease.epoch for shard, lease in leases.items() if not lease.is_wanted}
+
+
+def borrowed(info: GroupInfo, name: str, epochs: Mapping[int, int], asked_ms: int) -> dict[ShardId, Lease]:
+    """What a task may work on under these epochs, from a look at its member's group that was asked for then.
+
+    A task has no heartbeat of its own: its deadline follows from the silence that the group has counted.
+    """
+    # A newer incarnation of the same name does not speak for the one that we work for.
+    holders = [member for member in info.members if member.name == name]
+    if not holders:
+        return {}
+    # An observer may add up to one heartbeat's interval to the silence right after this look; and the row
+    # that counts for a leased group may be a heartbeat behind the one that is shown.
+    left_ms = min(holder.timeout_ms // 2 - holder.silent_ms for holder in holders)
+    is_staying = all(holder.status is MemberStatus.ACTIVE for holder in holders)
+    return {
+        shard.id: Lease(
+            shard=shard.id,
+            epoch=shard.epoch,
+            checkpoint=shard.checkpoint,
+            deadline_ms=asked_ms + round(left_ms * (1 - CLOCK_MARGIN)),
+            is_wanted=shard.next is None and is_staying,
+        )
+        for shard in info.shards
+        if shard.owner == name and epochs.get(shard.id) == shard.epoch
+    }
 
 
 def due(

@@ -1,0 +1,45 @@
+"""What a query that reads for itself tells the group that looks on.
+
+Spark's offsets are the truth; the group's checkpoints follow them, of whatever the query holds.
+
+Invariant: nothing is let go of that others ask for; with others in the group nothing is, since it would go to
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shoal.core.describing import GroupInfo
+from shoal.core.model import StreamInfo
+from shoal.spark.plan.members import Boundary
+from shoal.spark.plan.spans import kept
+
+
+def mirrored(info: StreamInfo, positions: Mapping[int, int], saved: Mapping[int, int]) -> Boundary:
+    """What is to be said of the shards that are held, of which so much is saved. What has ended is let go of
+    at its end."""
+    saves, releases = {}, {}
+    for number, before in saved.items():
+        if number >= len(info.shards):
+            continue
+        shard = info.shards[number]
+        position = kept(str(info.full_name), shard, positions.get(number, 0), strict=False)
+        if not shard.is_open and position >= shard.next_offset:
+            releases[number] = position
+        elif position > before:
+            saves[number] = position
+    return Boundary(saves=saves, releases=releases)
+
+
+def behind(saved: Mapping[int, int], positions: Mapping[int, int]) -> list[int]:
+    """The shards whose checkpoint in the group is behind what the query has done."""
+    return [shard for shard, position in sorted(positions.items()) if saved.get(shard, position) < position]
+
+
+def set_back(asked: Mapping[int, int], name: str, seen: GroupInfo) -> list[int]:
+    """Of the shards that are asked back, with their epochs, those of which someone has set the checkpoints,
+    under a new epoch. Let go of, they come again, and are told where the query is."""
+    if any(member.name != name for member in seen.members):
+        return []
+    return [int(shard.id) for shard in seen.shards if asked.get(shard.id, shard.epoch) != shard.epoch]
