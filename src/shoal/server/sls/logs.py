@@ -25,6 +25,7 @@ from shoal.server.requests import Answer
 from shoal.server.sls.asked import Asked
 from shoal.server.sls.cursors import cursor_at, is_idle
 from shoal.server.sls.errors import SlsError
+from shoal.server.sls.foreign import WRITTEN_BYTES
 from shoal.server.sls.forms import OK, json_answer, offset_at_cursor, packing_of, packing_wanted, raw_size
 from shoal.server.sls.groups import SlsGroups, is_consumer
 from shoal.server.sls.needs import SAVE
@@ -212,7 +213,11 @@ class SlsLogs:
             low = max(0, offset - stored.base_offset)
             high = min(stored.records, fetched.end - stored.base_offset)
             batches.append(layout.decode(stored.layout, stored.payload).slice(low, high - low))
+        size = 0
         for logs, group in islice(groups_of(batches), count):
             groups.append(group)
             offset += logs
+            size += len(group)
+            if size >= WRITTEN_BYTES:  # Columns of others may take far more as text than as they are stored.
+                break
         return groups, offset

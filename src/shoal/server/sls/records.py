@@ -2,21 +2,22 @@
 
 `time` (Unix seconds, as the client says), `time_ns`, `topic`, `source`, `machine`, `tags`, and `contents`, a
 map whose order, repeated keys and bytes are kept. The record's own timestamp is when the server received it,
-which is what cursors by time are about. A stream with other columns is read as well: each column is a field.
+which is what cursors by time are about. A stream with other columns, or with columns of these names and other
+types, is read as well (`foreign`): each column is a field.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from shoal.core.limits import BATCH_BYTES_MAX
+from shoal.server.sls.foreign import contents_of, parts_of
 from shoal.server.sls.packing import RAW_BYTES_MAX, Malformed, TooMuch
 from shoal.server.sls.wire import NO_NUMBER, LogGroup
 from shoal.server.sls.writing import Numbers, field_bytes, logs_bytes, pairs_bytes, rows_bytes, sizes_of
@@ -134,13 +135,27 @@ def groups_of(batches: Sequence[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
     filled = [batch for batch in batches if batch.num_rows]
     if not filled:
         return
-    if set(SCHEMA.names) <= set(filled[0].schema.names):
-        ours = [batch.select(SCHEMA.names) for batch in filled]
+    if all(_is_ours(filled[0].schema, field) for field in SCHEMA):
+        parts = iter([[batch.select(SCHEMA.names) for batch in filled]])
     else:
-        ours = [_foreign(batch) for batch in filled]
-    yield from _groups(
-        pa.concat_batches(ours, memory_pool=MEMORY), np.cumsum([batch.num_rows for batch in ours])
-    )
+        parts = ([_foreign(batch) for batch in part] for part in parts_of(filled))
+    for part in parts:
+        yield from _groups(
+            pa.concat_batches(part, memory_pool=MEMORY), np.cumsum([batch.num_rows for batch in part])
+        )
+
+
+def _is_ours(schema: pa.Schema, field: pa.Field) -> bool:
+    """Whether a column of this name holds what it would in a stream for logs."""
+    if field.name not in schema.names:
+        return False
+    kind, wanted = schema.field(field.name).type, field.type
+    if pa.types.is_map(wanted):  # What its fields are called, and whether they may be null, does not matter.
+        return pa.types.is_map(kind) and (kind.key_type, kind.item_type) == (
+            wanted.key_type,
+            wanted.item_type,
+        )
+    return bool(kind == wanted)
 
 
 def _groups(batch: pa.RecordBatch, ends: Numbers) -> Iterator[tuple[int, bytes]]:
@@ -191,21 +206,9 @@ _NAMED: Final = {"topic": 0x1A, "source": 0x22, "machine": 0x2A}
 
 
 def _foreign(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Records that no client of Aliyun's wrote: a field for each column that has a value."""
-    stamps = np.maximum(np.asarray(pc.cast(batch.column("timestamp"), pa.int64())), 0)
-    rows, names = batch.num_rows, [name for name in batch.schema.names if name != "timestamp"]
-    values = [_fields_of(batch.column(name)) for name in names]
-    # All of the first column, then all of the second: taken row by row, without what is null.
-    order = np.arange(len(names) * rows).reshape(len(names), rows).T.reshape(-1)
-    joined = pa.concat_arrays([*values, pa.array([], pa.binary())]).take(pa.array(order))
-    is_there = np.asarray(joined.is_valid())
-    keys = pa.array(names, pa.string()).take(pa.array(order // rows))
-    ends = np.cumsum(is_there.reshape(rows, -1).sum(axis=1))
-    contents = pa.MapArray.from_arrays(
-        pa.array(np.concatenate(([0], ends)).astype(np.int32)),
-        keys.filter(pa.array(is_there)),
-        joined.filter(pa.array(is_there)),
-    )
+    """Records that no client of Aliyun's wrote, as logs."""
+    rows = batch.num_rows
+    stamps = np.maximum(np.asarray(pc.cast(batch.column(TIMESTAMP.name), pa.int64())), 0)
     columns = [
         pa.array(stamps // 1_000_000),
         pa.array(stamps % 1_000_000 * 1000),
@@ -213,24 +216,6 @@ def _foreign(batch: pa.RecordBatch) -> pa.RecordBatch:
         _same("", rows),
         _same(None, rows),
         _tagged([], rows),
-        contents,
+        contents_of(batch),
     ]
     return pa.record_batch(columns, schema=SCHEMA)
-
-
-def _fields_of(column: pa.Array) -> pa.BinaryArray:
-    if column.type in (pa.string(), pa.binary()):
-        return column.cast(pa.binary())
-    return pa.array([None if value is None else _field(value) for value in column.to_pylist()], pa.binary())
-
-
-def _field(value: Any) -> bytes:
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        return value.encode()
-    return json.dumps(value, default=_plain, ensure_ascii=False).encode()
-
-
-def _plain(value: Any) -> Any:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
