@@ -146,7 +146,8 @@ def _any_flat(data: st.DataObject, kind: pa.DataType, rows: int) -> pa.Array:
     if pa.types.is_decimal(kind):
         return pa.array([Decimal(7000)] * rows, kind)
     if pa.types.is_boolean(kind):
-        return pa.array(data.draw(st.lists(st.none() | st.booleans(), min_size=rows, max_size=rows)))
+        flags = st.lists(st.none() | st.booleans(), min_size=rows, max_size=rows)
+        return pa.array(data.draw(flags), kind)
     if not pa.types.is_primitive(kind) and not pa.types.is_interval(kind):
         texts = st.lists(st.none() | st.binary(min_size=3, max_size=3), min_size=rows, max_size=rows)
         if pa.types.is_fixed_size_binary(kind):

@@ -68,7 +68,7 @@ def _common_bytes(group: LogGroup) -> int:
 
 def batches_of(group: LogGroup, received_us: int) -> list[pa.RecordBatch]:
     """The group's logs as batches that may be stored, in order; more than one only if they are large."""
-    records_bytes(group)
+    size = records_bytes(group)
     try:
         keys = group.keys.cast(pa.string())
         tags = [(key.decode(), value.decode()) for key, value in group.tags]
@@ -79,7 +79,7 @@ def batches_of(group: LogGroup, received_us: int) -> list[pa.RecordBatch]:
         raise Malformed("keys, tags, topic and source are UTF-8; only values may be any bytes") from error
     begins = np.concatenate(([0], group.ends))
     batches = []
-    for low, high in pairwise(_cuts(group, begins)):
+    for low, high in pairwise(_cuts(group, begins) if size > _BATCH_BYTES else (0, len(group.times))):
         count = high - low
         first, end = int(begins[low]), int(begins[high])
         contents = [keys, group.values]
