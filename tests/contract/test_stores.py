@@ -163,6 +163,26 @@ def test_who_follows_many_places_hears_of_every_kind_of_change_that_others_make(
         following.close()
 
 
+@pytest.mark.parametrize("way", ["add_all", "expect"])
+def test_a_place_that_is_named_often_is_waited_for_once_and_nobody_is_left_there(
+    sql_store: SQLStore, way: str
+) -> None:
+    hub = Hub(LocalHub(sql_store, keeper_interval_s=3600), "a hub on the store")
+    stream = hub.create_stream("orders", shards=2)
+    place, other = (ShardEnd(stream.id, shard.id) for shard in stream.shards)
+    told: list[Place] = []
+    following = sql_store.signal.follow(told.append)
+    getattr(following, way)([(place, 7), (place, 1), (other, 3), (place, 9)])
+    getattr(following, way)([(other, 3), (other, 3)])
+    assert {at: len(waiters) for at, waiters in sql_store.signal._waiters.items()} == {place: 1, other: 1}
+    sql_store.signal.ring([(place, 1), (place, 2), (other, 3)])
+    assert told == [place]  # Past the lowest of its numbers.
+    assert following.heard() == {place: 2}
+    following.close()
+    assert sql_store.signal._waiters == {}
+    hub.close()
+
+
 def test_a_map_is_told_to_other_processes_when_it_is_announced_when_it_changes_and_when_it_is_gone(
     sql_store: SQLStore, store_url: str
 ) -> None:

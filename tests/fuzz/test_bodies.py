@@ -30,11 +30,13 @@ from shoal.wire.fitting import fit_records
 from shoal.wire.frame import CONTENT_TYPE, packed
 from shoal.wire.layout import Layout
 from tests.fuzz.conftest import EXAMPLES
-from tests.sls.messages import group, varint
+from tests.sls.messages import field, group, pair, varint
 
 GROWTH_BYTES_MAX = 100_000_000
 """Of a server's memory, after many bad requests at once. It was 700 MB before it gave any back."""
 CLIENTS = 8
+LOG = b"\x0a\x02\x08\x01"
+"""A log without fields, as a field of its group."""
 PUT = "/logstores/store/shards/lb"
 GROUP = "/logstores/store/consumergroups/g"
 
@@ -152,8 +154,13 @@ def test_bombs_are_refused_and_cost_the_server_no_memory(server: ServerProcess, 
         (lz4.block.compress(fitting, store_size=False), "lz4"),
         (deep, ""),
         (b"\x0a\xff\xff\xff\xff\x07", ""),
-        (b"\x0a\x02\x08\x01" * 600_000, ""),
+        (LOG * 600_000, ""),
         (b"\x32\x04\x0a\x00\x12\x00" * 5_000, ""),
+        # What each log of a group has is there once: gigabytes as records.
+        (LOG * 18_000 + field(3, b"t" * 100_000), ""),
+        (LOG * 100_000 + field(3, b"t" * 1_000_000), ""),
+        (LOG * 300_000 + field(6, pair(b"k", b"v")) * 1_000, ""),
+        (LOG * 300_000 + field(6, pair(b"", b"")) * 1_000, ""),
         (b"[" * 1_000_000, "json"),
         (b'{"a":' * 200_000, "json"),
         (b"9" * 1_000_000, "json"),

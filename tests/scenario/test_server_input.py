@@ -3,7 +3,7 @@
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 import shoal
 from shoal import Hub
 from shoal.core.errors import TooLarge
+from shoal.core.limits import PLACES_MAX
 from shoal.core.model import Compression
 from shoal.core.names import stream_name
 from shoal.native.calls import CALLS
@@ -83,6 +84,29 @@ def test_bad_input_is_answered_with_its_error_and_changes_nothing(
     assert "Traceback" not in json.dumps(told)
     assert [str(info.full_name) for info in hub.list_streams()] == ["orders"]
     assert hub.list_groups("orders") == []
+
+
+def test_too_many_different_places_are_refused_by_name_and_equal_ones_count_once(url: str, hub: Hub) -> None:
+    stream = hub.create_stream("orders", shards=2)
+
+    def watched(ids: Iterable[int]) -> tuple[int, Any]:
+        places = [[{"type": "StreamRoutes", "stream_id": id}, 0] for id in ids]
+        return asked(url, "/v1/hub/watch", json.dumps({"places": places, "wait_for_s": 0.01}).encode())
+
+    def refreshed(shards: Sequence[int]) -> tuple[int, Any]:
+        known = {"name": "orders", "stream_id": stream.id, "version": stream.version, "shards": [*shards]}
+        return asked(url, "/v1/hub/refresh_stream", json.dumps(known).encode())
+
+    for field, (status, told) in (
+        ("places", watched(range(PLACES_MAX + 1))),
+        ("shards", refreshed(range(PLACES_MAX + 1))),
+    ):
+        assert (status, told["error"]) == (400, "InvalidInput")
+        assert told["text"].startswith(f"{field}='{PLACES_MAX + 1} {field}': ")
+        assert str(PLACES_MAX) in told["text"]
+    assert watched([stream.id] * (PLACES_MAX + 1))[0] == 200
+    status, told = refreshed([1, 0] * PLACES_MAX)
+    assert (status, [shard["id"] for shard in told["shards"]]) == (200, [1, 0])
 
 
 def test_an_append_of_what_is_no_batch_stores_nothing(url: str, hub: Hub) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from typing import Any
 
 import psutil
 import pytest
@@ -122,6 +123,40 @@ def test_one_client_that_has_all_places_to_wait_leaves_one_to_another(sqlite_url
         assert figure(url, "waiting") == 20
         hub.append("orders", 0, [b"news"])
         assert b"200 OK" in other.recv(20)
+
+
+def test_who_names_a_place_thousands_of_times_waits_there_once_and_holds_nobody_up(url: str) -> None:
+    with shoal.connect(url) as hub:
+        stream = hub.create_stream("orders", shards=2)
+        place = {"type": "ShardEnd", "stream_id": stream.id, "shard": 0}
+
+        def watched(beyond: int, wait_for_s: float) -> tuple[int, Any]:
+            places = [[place, beyond + number] for number in range(20_000, -1, -1)]
+            body = json.dumps({"places": places, "wait_for_s": wait_for_s}).encode()
+            return asked(url, "/v1/hub/watch", body)
+
+        # Each of them used to take several seconds longer than the one before: the third took 20 s.
+        for _ in range(8):
+            assert watched(10**9, 0.01) == (200, [])
+        hub.append("orders", 0, [b"a", b"b"])
+        status, told = watched(1, 10)
+        assert (status, [(moved["place"]["shard"], moved["number"]) for moved in told]) == (200, [(0, 2)])
+
+
+def test_what_is_waited_for_counts_among_what_requests_hold_until_it_is_answered(url: str) -> None:
+    with shoal.connect(url) as hub, ThreadPoolExecutor(1) as client:
+        stream = hub.create_stream("orders", shards=1000)
+        places = [
+            [{"type": "ShardEnd", "stream_id": stream.id, "shard": shard.id}, 0] for shard in stream.shards
+        ]
+        body = json.dumps({"places": places, "wait_for_s": 20}).encode()
+        before = figure(url, "body_bytes")
+        waiting = client.submit(asked, url, "/v1/hub/watch", body)
+        eventually(lambda: figure(url, "waiting") == 1, "it waits")
+        assert figure(url, "body_bytes") > before + len(body) + 500 * len(places)
+        hub.append("orders", 7, [b"a"])
+        assert waiting.result(20)[0] == 200
+        eventually(lambda: figure(url, "body_bytes") == before, "nothing is held of it any more")
 
 
 def test_five_hundred_consumers_that_wait_and_beat_cost_little(sqlite_url: str) -> None:

@@ -13,9 +13,11 @@ import shoal
 from shoal import Hub
 from shoal.server.options import ServerOptions
 from shoal.server.sls.records import SCHEMA
+from shoal.testing.members import eventually
 from shoal.testing.serving import served
+from tests.scenario.asking import figure
 from tests.sls.asking import asked
-from tests.sls.messages import group
+from tests.sls.messages import field, group
 
 LB = "/logstores/store/shards/lb"
 GOOD = b"\x0a\x02\x08\x01"
@@ -63,8 +65,37 @@ def test_a_group_with_a_log_that_is_too_large_and_a_body_that_is_are_refused_who
 ) -> None:
     logs = group([(1, None, [(b"k", bytes(size))]) for size in (5, 5_000_000, 5)])
     assert asked(url, "POST", LB, logs) == (400, "InvalidLogSize")
+    assert asked(url, "POST", LB, group([(1, None, [])] * 900, (b"t" * 100_000, b"", None))) == (
+        400,
+        "InvalidLogSize",
+    )
     assert asked(url, "POST", LB, bytes(33_000_000)) == (400, "InvalidLogSize")
     assert hub.stats("proj/store").appended == 0
+
+
+def test_what_records_take_beyond_their_body_counts_among_what_requests_hold(tmp_path: Path) -> None:
+    raw = GOOD * 600 + field(3, b"t" * 100_000)
+    body = zstandard.ZstdCompressor().compress(raw)
+    assert len(body) < 100
+
+    options = ServerOptions(port=0, bodies_bytes_max=40_000_000)
+    with served(f"sqlite:///{tmp_path / 'shoal.db'}", options) as url, shoal.connect(url) as hub:
+        hub.create_stream("proj/store", shards=1, schema=SCHEMA)
+
+        def put() -> tuple[int, str]:
+            size = str(len(raw))
+            return asked(url, "POST", LB, body, x_log_compresstype="zstd", x_log_bodyrawsize=size)
+
+        host, _, port = url.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), 20) as other:
+            other.sendall(b"POST /v1/hub/append HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n1")
+            eventually(lambda: figure(url, "body_bytes") == 1, "another request holds a byte")
+            assert put() == (503, "ServerBusy")
+        eventually(lambda: figure(url, "body_bytes") == 0, "nothing is held any more")
+        assert hub.stats("proj/store").appended == 0
+        assert put() == (200, "")  # Alone it is taken.
+        assert figure(url, "body_bytes") == 0
+        assert hub.stats("proj/store").appended == 600
 
 
 def test_paths_names_and_parameters_that_lead_nowhere_are_refused(hub: Hub, url: str) -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.server.sls import wire
-from shoal.server.sls.packing import Malformed, TooMuch
-from shoal.server.sls.records import SCHEMA, batches_of, groups_of
+from shoal.server.sls.packing import RAW_BYTES_MAX, Malformed, TooMuch
+from shoal.server.sls.records import RECORDS_BYTES_MAX, SCHEMA, batches_of, groups_of, records_bytes
 from shoal.server.sls.wire import NO_NUMBER, LogGroup, parsed
 from tests.sls.messages import Pairs, field, pair, varint
 from tests.sls.messages import group as encoded
@@ -95,6 +95,43 @@ def test_a_large_group_is_cut_into_batches_that_can_be_stored() -> None:
     assert sum(batch.num_rows for batch in batches) == 120
     assert all(batch.nbytes <= 8_000_000 for batch in batches)
     assert pa.concat_arrays([batch.column("time") for batch in batches]).to_pylist() == list(range(120))
+
+
+@pytest.mark.parametrize(
+    ("names", "tags"),
+    [
+        ((b"t" * 20_000, None, None), []),
+        ((None, b"s" * 20_000, None), []),
+        ((None, b"", b"m" * 20_000), []),
+        ((None, None, None), [(b"k", b"v" * 20_000)]),
+        ((None, None, None), [(b"k" * 10_000, b"v" * 10_000)]),
+        ((None, None, None), [(b"", b"")] * 1000),
+    ],
+    ids=["topic", "source", "machine", "a tag", "a tag with a long key", "tags"],
+)
+def test_what_a_group_says_once_is_counted_for_each_log_before_any_record_is_made(
+    names: tuple[bytes | None, bytes | None, bytes | None], tags: list[tuple[bytes, bytes]]
+) -> None:
+    group = parsed(encoded([(1, None, [])] * 10_000, names, tags))
+    for refused in (lambda: records_bytes(group), lambda: batches_of(group, 1)):
+        with pytest.raises(TooMuch, match=f"10000 logs.*at most {RECORDS_BYTES_MAX}"):
+            refused()
+    logs: list[Log] = [(1, None, [(b"key", b"v" * 50)])] * 2_500
+    fewer = parsed(encoded(logs, names, tags))
+    batches = batches_of(fewer, 1)
+    assert sum(batch.num_rows for batch in batches) == 2_500
+    assert sum(batch.nbytes for batch in batches) <= 1.05 * records_bytes(fewer)
+    assert all(batch.nbytes <= 8_000_000 for batch in batches)
+    topic, *_ = names
+    last = batches[-1].slice(batches[-1].num_rows - 1).to_pylist()[0]
+    assert last["topic"] == (None if topic is None else topic.decode())
+    assert last["tags"] == [(key.decode(), value.decode()) for key, value in tags]
+    assert last["contents"] == [("key", b"v" * 50)]
+
+
+def test_a_body_as_large_as_one_may_be_is_not_too_much_as_records() -> None:
+    smallest = parsed(b"\x0a\x02\x08\x01" * wire.LOGS_MAX)
+    assert records_bytes(smallest) + RAW_BYTES_MAX + 8 * wire.CONTENTS_MAX < RECORDS_BYTES_MAX
 
 
 def test_records_with_other_columns_are_read_as_fields() -> None:

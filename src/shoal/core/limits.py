@@ -52,6 +52,10 @@ READ_RECORDS_DEFAULT: Final = 1_000_000
 READ_BATCHES_MAX: Final = 1024
 """Stored batches looked at by one read: bounds the work when someone appended one record at a time."""
 
+PLACES_MAX: Final = 4 * SHARDS_MAX
+"""Different places that one request waits at, and shards of a stream that it asks about: all open shards of a
+few streams. Each is looked for in the store, and each that is waited for is kept in memory meanwhile."""
+
 READ_WAIT_S_MAX: Final = 3600.0
 """A read that waits longer is a mistake in units."""
 

@@ -8,6 +8,7 @@ from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
 from shoal.core.errors import InvalidInput, ShoalError, UnknownStream
+from shoal.core.limits import PLACES_MAX
 from shoal.core.model import Appended, ShardId, StreamInfo, StreamName
 from shoal.core.reading import ReadLimits, has_moved, is_end_of_shard, is_read_on, whole_offset
 from shoal.hub.local import LocalHub
@@ -47,6 +48,8 @@ _LABEL_BYTES: Final = 512
 _LABELS: Final = 1_000
 """Labels that are remembered: those of single records differ in little, and to read one takes longer than to
 check its batch."""
+_PLACE_BYTES: Final = 800
+"""What a place takes while it is waited at: several times its text in the request."""
 _WATCHED: Final = (ShardEnd, MemberView, ShareNews, StreamRoutes)
 
 
@@ -231,7 +234,13 @@ class RecordCalls:
         version: int,
         shards: Sequence[ShardId],
     ) -> Refreshed:
-        return await self._run(self._refreshed, name, stream_id, version, shards)  # type: ignore[no-any-return]
+        # Each is answered once, in the order in which they were first named.
+        different = list(dict.fromkeys(shards))
+        if len(different) > PLACES_MAX:
+            raise InvalidInput(
+                "shards", f"{len(different)} shards", f"ask about {PLACES_MAX} in one request at most"
+            )
+        return await self._run(self._refreshed, name, stream_id, version, different)  # type: ignore[no-any-return]
 
     def _refreshed(
         self, name: StreamName, stream_id: int, version: int, shards: Sequence[ShardId]
@@ -250,7 +259,20 @@ class RecordCalls:
             raise InvalidInput("places", "none", "name at least one place to wait at")
         if any(not isinstance(place, _WATCHED) for place, _ in places):
             raise InvalidInput("places", "a place of a leased group", "wait for its table instead")
-        wait_s = min(wait_for_s, self._options.wait_s_max)
+        # A place that is named twice is told when it is past the lower of its numbers.
+        lowest: dict[Place, int] = {}
+        for place, beyond in places:
+            lowest[place] = min(beyond, lowest.get(place, beyond))
+        if len(lowest) > PLACES_MAX:
+            raise InvalidInput(
+                "places", f"{len(lowest)} places", f"wait at {PLACES_MAX} in one request at most"
+            )
+        request.hold_more(_PLACE_BYTES * len(lowest))
+        return await self._moved(request, list(lowest.items()), min(wait_for_s, self._options.wait_s_max))
+
+    async def _moved(
+        self, request: Incoming, places: Sequence[tuple[Place, int]], wait_s: float
+    ) -> list[Moved]:
         heard = await self._waiting.until_heard(self._hub.signal, places, wait_s, request)
         if heard is None:
             return []

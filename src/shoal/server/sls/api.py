@@ -43,7 +43,7 @@ from shoal.server.sls.forms import (
     shard_shown,
 )
 from shoal.server.sls.groups import SlsGroups, listed
-from shoal.server.sls.logs import UNSUPPORTED, SlsLogs
+from shoal.server.sls.logs import UNSUPPORTED, SlsLogs, Unstored
 from shoal.server.sls.needs import UPDATE, needs_of
 from shoal.server.sls.packing import RAW_BYTES_MAX, Packing
 from shoal.server.sls.records import STORED
@@ -101,9 +101,13 @@ class SlsApi:
             and packing_of(asked.headers.get("x-log-compresstype", "")) is not Packing.PLAIN
         ):
             request.hold_more(min(raw_size(asked) or 0, RAW_BYTES_MAX))
-        return await self._run(self._answered, asked, call, body)  # type: ignore[no-any-return]
+        answered = await self._run(self._answered, asked, call, body)
+        if isinstance(answered, Unstored):
+            request.hold_more(answered.bytes)
+            answered = await self._run(answered.store)
+        return answered  # type: ignore[no-any-return]
 
-    def _answered(self, asked: Asked, call: Call, body: bytes) -> Answer:
+    def _answered(self, asked: Asked, call: Call, body: bytes) -> Answer | Unstored:
         asked.check_body(body)
         places = call.all_places(body)
         try:
@@ -116,9 +120,9 @@ class SlsApi:
                 raise
             return self._done(asked, call, {**places, "group": spelled}, body)
 
-    def _done(self, asked: Asked, call: Call, places: Mapping[str, str], body: bytes) -> Answer:
+    def _done(self, asked: Asked, call: Call, places: Mapping[str, str], body: bytes) -> Answer | Unstored:
         self._access.check_needs(asked.caller, needs_of(call.name, project_named(asked), places))
-        answer: Answer = getattr(self, f"_{call.name}")(asked, body, **places)
+        answer: Answer | Unstored = getattr(self, f"_{call.name}")(asked, body, **places)
         return answer
 
     # --- Projects. ---
@@ -231,7 +235,7 @@ class SlsApi:
 
     # --- Logs. ---
 
-    def _put(self, asked: Asked, body: bytes, logstore: str, how: str) -> Answer:
+    def _put(self, asked: Asked, body: bytes, logstore: str, how: str) -> Answer | Unstored:
         return self._logs.put(asked, body, self._name(asked, logstore), how)
 
     def _read_shard(self, asked: Asked, body: bytes, logstore: str, shard: str) -> Answer:  # noqa: ARG002

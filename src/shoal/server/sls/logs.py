@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -24,17 +25,28 @@ from shoal.server.requests import Answer
 from shoal.server.sls.asked import Asked
 from shoal.server.sls.cursors import cursor_at, is_idle
 from shoal.server.sls.errors import SlsError
+from shoal.server.sls.foreign import WRITTEN_BYTES
 from shoal.server.sls.forms import OK, json_answer, offset_at_cursor, packing_of, packing_wanted, raw_size
 from shoal.server.sls.groups import SlsGroups, is_consumer
 from shoal.server.sls.needs import SAVE
 from shoal.server.sls.packing import Malformed, Packing, TooMuch, packed, unpacked
-from shoal.server.sls.records import STORED, batches_of, groups_of
-from shoal.server.sls.wire import parsed
+from shoal.server.sls.records import STORED, batches_of, groups_of, records_bytes
+from shoal.server.sls.wire import LogGroup, parsed
 
 UNSUPPORTED: Final = "this server keeps and hands out logs; it has no search, no index and no SPL"
 _GROUPS_MAX: Final = 1000
 _APPEND_TRIES: Final = 5
 _SEEN_MAX: Final = 1000
+_UNCOUNTED: Final = 1_000_000
+"""Records that take so much more than their body are stored at once: to count them takes another turn."""
+
+
+class Unstored(NamedTuple):
+    """A put that was read, and whose records take so many bytes more than its body: to be stored once these
+    are counted, where all requests are."""
+
+    bytes: int
+    store: Callable[[], Answer]
 
 
 class SlsLogs:
@@ -49,8 +61,8 @@ class SlsLogs:
             "sls_skipped_records", "Records that retention took before a client came.", lambda: self._skipped
         )
 
-    def put(self, asked: Asked, body: bytes, name: StreamName, how: str) -> Answer:
-        """Store a group, by chance or where its key belongs."""
+    def put(self, asked: Asked, body: bytes, name: StreamName, how: str) -> Answer | Unstored:
+        """Store a group, by chance or where its key belongs; or say how much it will take first."""
         stream = self._seen.get(name) or self._looked_up(name)
         if asked.query.get("processor"):
             raise SlsError(400, "ParameterInvalid", UNSUPPORTED)
@@ -58,14 +70,22 @@ class SlsLogs:
         try:
             raw = unpacked(body, packing_of(asked.headers.get("x-log-compresstype", "")), raw_size(asked))
             group = parsed(raw)
-            if not len(group.times):
-                return OK
-            batches = batches_of(group, time.time_ns() // 1000)
+            more = records_bytes(group) - len(raw)
         except Malformed as error:
             raise SlsError(400, "PostBodyInvalid", str(error)) from error
         except TooMuch as error:
             raise SlsError(400, "InvalidLogSize", str(error)) from error
-        self._append(stream, place, batches, len(body))
+        store = partial(self._store, stream, place, group, len(body))
+        return Unstored(more, store) if more > _UNCOUNTED else store()
+
+    def _store(self, stream: StreamInfo, place: int, group: LogGroup, size: int) -> Answer:
+        if not len(group.times):
+            return OK
+        try:
+            batches = batches_of(group, time.time_ns() // 1000)
+        except Malformed as error:
+            raise SlsError(400, "PostBodyInvalid", str(error)) from error
+        self._append(stream, place, batches, size)
         return OK
 
     def _looked_up(self, name: StreamName) -> StreamInfo:
@@ -193,7 +213,11 @@ class SlsLogs:
             low = max(0, offset - stored.base_offset)
             high = min(stored.records, fetched.end - stored.base_offset)
             batches.append(layout.decode(stored.layout, stored.payload).slice(low, high - low))
+        size = 0
         for logs, group in islice(groups_of(batches), count):
             groups.append(group)
             offset += logs
+            size += len(group)
+            if size >= WRITTEN_BYTES:  # Columns of others may take far more as text than as they are stored.
+                break
         return groups, offset

@@ -2,24 +2,25 @@
 
 `time` (Unix seconds, as the client says), `time_ns`, `topic`, `source`, `machine`, `tags`, and `contents`, a
 map whose order, repeated keys and bytes are kept. The record's own timestamp is when the server received it,
-which is what cursors by time are about. A stream with other columns is read as well: each column is a field.
+which is what cursors by time are about. A stream with other columns, or with columns of these names and other
+types, is read as well (`foreign`): each column is a field.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from shoal.core.limits import BATCH_BYTES_MAX
-from shoal.server.sls.packing import Malformed
+from shoal.server.sls.foreign import contents_of, parts_of
+from shoal.server.sls.packing import RAW_BYTES_MAX, Malformed, TooMuch
 from shoal.server.sls.wire import NO_NUMBER, LogGroup
-from shoal.server.sls.writing import Numbers, field_bytes, logs_bytes, pairs_bytes, rows_bytes
+from shoal.server.sls.writing import Numbers, field_bytes, logs_bytes, pairs_bytes, rows_bytes, sizes_of
 from shoal.wire.layout import KEY, MEMORY, TIMESTAMP, Layout, stored_schema
 
 SCHEMA: Final = pa.schema(
@@ -34,58 +35,96 @@ SCHEMA: Final = pa.schema(
     ]
 )
 STORED: Final = stored_schema(SCHEMA)
+RECORDS_BYTES_MAX: Final = 2 * RAW_BYTES_MAX
+"""Of one group, as records. A body may be as large as it may be, with as many logs: only what a group says
+once, and each of its logs then has, can be more than this. Aliyun takes 10 MB in all."""
+_LOG_BYTES: Final = 48
+_PAIR_BYTES: Final = 8
+"""What each log takes without any text, and each pair of texts beside them: numbers and offsets."""
 _BATCH_BYTES: Final = BATCH_BYTES_MAX // 2
 _STORED_SCHEMA: Final = Layout(STORED).stored(with_headers=False)
 
 
+def records_bytes(group: LogGroup) -> int:
+    """What the group's logs will take as records; more than is taken of one group is TooMuch.
+
+    Topic, source, machine and tags are there once in a group, and in each of its records: a thousand logs of
+    four bytes and a topic of a megabyte are a gigabyte. So this is counted before any record is made.
+    """
+    size: int = len(group.times) * _common_bytes(group) + group.keys.nbytes + group.values.nbytes
+    if size > RECORDS_BYTES_MAX:
+        raise TooMuch(
+            f"{len(group.times)} logs, each with the topic, source and tags of the group, are {size} bytes; "
+            f"at most {RECORDS_BYTES_MAX}"
+        )
+    return size
+
+
+def _common_bytes(group: LogGroup) -> int:
+    """What each record takes beside its contents."""
+    named = sum(len(text) for text in (group.topic, group.source, group.machine) if text is not None)
+    return _LOG_BYTES + named + sum(len(key) + len(value) + _PAIR_BYTES for key, value in group.tags)
+
+
 def batches_of(group: LogGroup, received_us: int) -> list[pa.RecordBatch]:
     """The group's logs as batches that may be stored, in order; more than one only if they are large."""
-    count = len(group.times)
+    size = records_bytes(group)
     try:
-        contents = pa.MapArray.from_arrays(
-            pa.array(np.concatenate(([0], group.ends)).astype(np.int32)),
-            group.keys.cast(pa.string()),
-            group.values,
-        )
+        keys = group.keys.cast(pa.string())
         tags = [(key.decode(), value.decode()) for key, value in group.tags]
-        named = [_same(text, count) for text in (group.topic, group.source, group.machine)]
+        named = [
+            None if text is None else text.decode() for text in (group.topic, group.source, group.machine)
+        ]
     except (UnicodeDecodeError, pa.ArrowInvalid) as error:
         raise Malformed("keys, tags, topic and source are UTF-8; only values may be any bytes") from error
-    columns = [
-        pa.array(np.full(count, received_us, dtype=np.int64)).cast(TIMESTAMP.type),
-        pa.nulls(count, KEY.type),
-        pa.array(group.times),
-        pa.array(group.nanoseconds, mask=group.nanoseconds == NO_NUMBER),
-        *named,
-        _tagged(tags, count),
-        contents,
-    ]
-    batch = pa.record_batch(columns, schema=_STORED_SCHEMA)
-    return list(_cut(batch))
+    begins = np.concatenate(([0], group.ends))
+    batches = []
+    for low, high in pairwise(_cuts(group, begins) if size > _BATCH_BYTES else (0, len(group.times))):
+        count = high - low
+        first, end = int(begins[low]), int(begins[high])
+        contents = [keys, group.values]
+        if count < len(group.times):
+            # Taken, not sliced: a slice would still be counted whole.
+            part = pa.array(np.arange(first, end))
+            contents = [pc.take(column, part, memory_pool=MEMORY) for column in contents]
+        nanoseconds = group.nanoseconds[low:high]
+        columns = [
+            pa.array(np.full(count, received_us, dtype=np.int64)).cast(TIMESTAMP.type),
+            pa.nulls(count, KEY.type),
+            pa.array(group.times[low:high]),
+            pa.array(nanoseconds, mask=nanoseconds == NO_NUMBER),
+            *(_same(text, count) for text in named),
+            _tagged(tags, count),
+            pa.MapArray.from_arrays(pa.array((begins[low : high + 1] - first).astype(np.int32)), *contents),
+        ]
+        batches.append(pa.record_batch(columns, schema=_STORED_SCHEMA))
+    return batches
 
 
-def _same(value: bytes | None, count: int) -> pa.Array:
-    text = None if value is None else value.decode()
+def _cuts(group: LogGroup, begins: Numbers) -> Iterator[int]:
+    """Where batches that may be stored begin, and where the last one ends; one log that is too large alone is
+    the hub's to refuse."""
+    contents = np.concatenate(([0], np.cumsum(sizes_of(group.keys) + sizes_of(group.values) + _PAIR_BYTES)))
+    ends = contents[begins] + np.arange(len(begins)) * _common_bytes(group)
+    low, count = 0, len(group.times)
+    while low < count:
+        yield low
+        fitting = int(np.searchsorted(ends, ends[low] + _BATCH_BYTES, side="right")) - 1
+        low = max(fitting, low + 1)
+    yield count
+
+
+def _same(text: str | None, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(text, pa.string()), count)
 
 
 def _tagged(tags: Sequence[tuple[str, str]], count: int) -> pa.Array:
-    kind = SCHEMA.field("tags").type
     if tags:
-        return pa.repeat(pa.scalar(tags, kind), count)
+        # Of many tags, thirty times as quick as to repeat a scalar.
+        once = pa.array([tags], SCHEMA.field("tags").type)
+        return pc.take(once, pa.array(np.zeros(count, np.int32)), memory_pool=MEMORY)
     nothing = pa.array([], pa.string())
     return pa.MapArray.from_arrays(pa.array(np.zeros(count + 1, np.int32)), nothing, nothing)
-
-
-def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Halves, until each may be stored; one log that is too large alone is the hub's to refuse."""
-    if batch.nbytes <= _BATCH_BYTES or batch.num_rows < 2:
-        yield batch
-        return
-    middle = batch.num_rows // 2
-    for low, high in pairwise((0, middle, batch.num_rows)):
-        # Taken, not sliced: a slice of a map would still be counted, and stored, whole.
-        yield from _cut(batch.take(pa.array(np.arange(low, high))))
 
 
 def groups_of(batches: Sequence[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
@@ -96,13 +135,27 @@ def groups_of(batches: Sequence[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
     filled = [batch for batch in batches if batch.num_rows]
     if not filled:
         return
-    if set(SCHEMA.names) <= set(filled[0].schema.names):
-        ours = [batch.select(SCHEMA.names) for batch in filled]
+    if all(_is_ours(filled[0].schema, field) for field in SCHEMA):
+        parts = iter([[batch.select(SCHEMA.names) for batch in filled]])
     else:
-        ours = [_foreign(batch) for batch in filled]
-    yield from _groups(
-        pa.concat_batches(ours, memory_pool=MEMORY), np.cumsum([batch.num_rows for batch in ours])
-    )
+        parts = ([_foreign(batch) for batch in part] for part in parts_of(filled))
+    for part in parts:
+        yield from _groups(
+            pa.concat_batches(part, memory_pool=MEMORY), np.cumsum([batch.num_rows for batch in part])
+        )
+
+
+def _is_ours(schema: pa.Schema, field: pa.Field) -> bool:
+    """Whether a column of this name holds what it would in a stream for logs."""
+    if field.name not in schema.names:
+        return False
+    kind, wanted = schema.field(field.name).type, field.type
+    if pa.types.is_map(wanted):  # What its fields are called, and whether they may be null, does not matter.
+        return pa.types.is_map(kind) and (kind.key_type, kind.item_type) == (
+            wanted.key_type,
+            wanted.item_type,
+        )
+    return bool(kind == wanted)
 
 
 def _groups(batch: pa.RecordBatch, ends: Numbers) -> Iterator[tuple[int, bytes]]:
@@ -153,46 +206,16 @@ _NAMED: Final = {"topic": 0x1A, "source": 0x22, "machine": 0x2A}
 
 
 def _foreign(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Records that no client of Aliyun's wrote: a field for each column that has a value."""
-    stamps = np.maximum(np.asarray(pc.cast(batch.column("timestamp"), pa.int64())), 0)
-    rows, names = batch.num_rows, [name for name in batch.schema.names if name != "timestamp"]
-    values = [_fields_of(batch.column(name)) for name in names]
-    # All of the first column, then all of the second: taken row by row, without what is null.
-    order = np.arange(len(names) * rows).reshape(len(names), rows).T.reshape(-1)
-    joined = pa.concat_arrays([*values, pa.array([], pa.binary())]).take(pa.array(order))
-    is_there = np.asarray(joined.is_valid())
-    keys = pa.array(names, pa.string()).take(pa.array(order // rows))
-    ends = np.cumsum(is_there.reshape(rows, -1).sum(axis=1))
-    contents = pa.MapArray.from_arrays(
-        pa.array(np.concatenate(([0], ends)).astype(np.int32)),
-        keys.filter(pa.array(is_there)),
-        joined.filter(pa.array(is_there)),
-    )
+    """Records that no client of Aliyun's wrote, as logs."""
+    rows = batch.num_rows
+    stamps = np.maximum(np.asarray(pc.cast(batch.column(TIMESTAMP.name), pa.int64())), 0)
     columns = [
         pa.array(stamps // 1_000_000),
         pa.array(stamps % 1_000_000 * 1000),
-        _same(b"", rows),
-        _same(b"", rows),
+        _same("", rows),
+        _same("", rows),
         _same(None, rows),
         _tagged([], rows),
-        contents,
+        contents_of(batch),
     ]
     return pa.record_batch(columns, schema=SCHEMA)
-
-
-def _fields_of(column: pa.Array) -> pa.BinaryArray:
-    if column.type in (pa.string(), pa.binary()):
-        return column.cast(pa.binary())
-    return pa.array([None if value is None else _field(value) for value in column.to_pylist()], pa.binary())
-
-
-def _field(value: Any) -> bytes:
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        return value.encode()
-    return json.dumps(value, default=_plain, ensure_ascii=False).encode()
-
-
-def _plain(value: Any) -> Any:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

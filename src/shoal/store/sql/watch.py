@@ -62,7 +62,9 @@ class Watch:
     def renew(self) -> None:
         """See Renewed."""
         self._lock = threading.Lock()
-        self._waiters: dict[Place, list[Waiter]] = {}
+        self._waiters: dict[Place, dict[Waiter, None]] = {}
+        """By place, in the order in which they came. Thousands may wait at one place, and each goes by
+        itself: a list would be searched for every one of them."""
         self._thread: threading.Thread | None = None
         self._rung: dict[Place, tuple[int, float]] = {}
         """How far this process has brought shards, and when: who comes to wait for less is told at once, and
@@ -109,7 +111,7 @@ class Watch:
             if self._is_closed:
                 raise HubClosed
             for place, waiter in waiters:
-                self._waiters.setdefault(place, []).append(waiter)
+                self._waiters.setdefault(place, {})[waiter] = None
                 rung = self._rung.get(place)
                 if rung is not None and rung[0] > waiter.beyond and time.monotonic() - rung[1] < _RUNG_S:
                     waiter.tell(rung[0])
@@ -120,8 +122,8 @@ class Watch:
 
     def exit(self, place: Place, waiter: Waiter) -> None:
         """The end of it. A waiter that is not there any more is no error: a fork forgets them all."""
-        with self._lock, suppress(KeyError, ValueError):
-            self._waiters[place].remove(waiter)
+        with self._lock, suppress(KeyError):
+            del self._waiters[place][waiter]
             if not self._waiters[place]:
                 del self._waiters[place]
 
@@ -273,8 +275,13 @@ class Following:
         self._watch.register(self._added(places))
 
     def _added(self, places: Sequence[tuple[Place, int]]) -> list[tuple[Place, Waiter]]:
-        waiters = []
+        # A place that is named twice is waited for once. With a waiter for each time all would be registered,
+        # but only the last would be known here, and ever be dropped.
+        lowest: dict[Place, int] = {}
         for place, beyond in places:
+            lowest[place] = min(beyond, lowest.get(place, beyond))
+        waiters = []
+        for place, beyond in lowest.items():
             self.drop(place)
             waiter = self._waiters[place] = Waiter(beyond, partial(self._moved, place))
             waiters.append((place, waiter))
