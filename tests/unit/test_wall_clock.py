@@ -35,7 +35,7 @@ ALLOWED = {
     "server/access.py:__init__": "how old a request is; set back, the server begins anew under another name",
     "server/app.py:_log": "when a request began, for traces",
     "server/sls/asked.py:asked_by": "how old a request is; within a quarter of an hour it is as good as new",
-    "server/sls/logs.py:put": "the timestamp of a record that was given none",
+    "server/sls/logs.py:_store": "the timestamp of a record that was given none",
     "server/sls/logs.py:_cursor_time": "the time at the end of a shard, for people",
     "store/sql/lease_rows.py:_stamps": "update_time, for people",
 }
