@@ -42,7 +42,8 @@ class ClientGone(Exception):
 
 
 class Refused(Exception):
-    """An error with a status of its own, or of which the client may know that nothing was touched."""
+    """An error with a status of its own, or of which the client may know that nothing was touched, or that
+    what it asked for may still be done."""
 
     def __init__(
         self,
@@ -50,10 +51,12 @@ class Refused(Exception):
         status: HTTPStatus | None = None,
         *,
         is_untouched: bool = False,
+        is_lost: bool = False,
         headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
         super().__init__(str(error))
-        self.error, self.status, self.is_untouched, self.headers = error, status, is_untouched, headers
+        self.error, self.status, self.headers = error, status, headers
+        self.is_untouched, self.is_lost = is_untouched, is_lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +252,8 @@ def error_answer(refused: Refused | ShoalError, request_id: str) -> Answer:
         refused = Refused(refused, is_untouched=isinstance(refused, RateExceeded))
     status = refused.status or status_of(refused.error)
     told = {**error_to(refused.error, encode_field), "untouched": refused.is_untouched, "request": request_id}
+    if refused.is_lost:
+        told["lost"] = True
     closes = status in _UNREAD
     body = text_of(told)
     return Answer(

@@ -1,7 +1,7 @@
 """A server that runs: its socket, its signals, and its end.
 
 It stops in order: no new connection is taken, all who wait are told to go elsewhere, what is in flight is
-answered, and then the store is closed.
+answered, and then the store is closed. What takes longer than `stop_s` is told that its answer is lost.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from math import ceil
 from ssl import PROTOCOL_TLS_SERVER, SSLContext
 from typing import Final
 
@@ -164,8 +165,9 @@ def _config(application: Application, options: ServerOptions) -> uvicorn.Config:
         server_header=False,
         date_header=False,
         proxy_headers=False,
-        timeout_keep_alive=int(options.keep_alive_s),
-        timeout_graceful_shutdown=int(options.stop_s),
+        # Whole seconds are all that uvicorn takes: never less than was asked for, nor none.
+        timeout_keep_alive=ceil(options.keep_alive_s),
+        timeout_graceful_shutdown=ceil(options.stop_s),
         ssl_certfile=None if options.certificate is None else str(options.certificate),
         ssl_keyfile=None if options.key is None else str(options.key),
     )
