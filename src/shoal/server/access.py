@@ -148,6 +148,19 @@ class Access:
             else:
                 await self._check_numbered(caller, need.actions, need.where, run)
 
+    async def check_again(
+        self, caller: Caller, part: str, call: str, arguments: Mapping[str, Any], run: Run
+    ) -> None:
+        """The same for one who was let in, and has waited since: its key may have been taken away, its
+        policies changed, or the first user defined."""
+        if not await self.is_on(run):
+            return
+        known = None if caller.key_id is None else await self.known(caller.key_id, caller.name, run)
+        if known is None:
+            raise NotSignedIn("the key was taken away while the request waited, or it never had one")
+        if known.caller is not caller:
+            await self.check_call(known.caller, part, call, arguments, run)
+
     def check_append(self, caller: Caller, name: StreamName) -> None:
         """The same for an append, in any thread."""
         if not caller.may_all:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from http import HTTPStatus
@@ -141,6 +141,8 @@ class Incoming:
         """What its signature says of its body."""
         self.name = ""
         """The call that it is, once that is known, where its path alone does not say it."""
+        self.ask_again: Callable[[], Awaitable[None]] | None = None
+        """Raises what refuses it, if it would not be let in any more. See Waiting."""
 
     async def body(self, limit: int | None = None) -> bytes:
         """All of it, as it was signed, or an error. It is no larger than the limit, or than the server takes
