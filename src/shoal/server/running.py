@@ -12,7 +12,9 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from math import ceil
+from pathlib import Path
 from ssl import PROTOCOL_TLS_SERVER, SSLContext
 from typing import Final
 
@@ -133,10 +135,18 @@ def _check_certificate(options: ServerOptions) -> None:
     if options.certificate is None or options.key is None:
         return
     try:
-        SSLContext(PROTOCOL_TLS_SERVER).load_cert_chain(options.certificate, options.key)
+        context = SSLContext(PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(options.certificate, options.key, partial(_refuse_phrase, options.key))
     except OSError as error:
         remedy = f"it cannot be used with the key {options.key}: {error.strerror or error}"
         raise InvalidInput("certificate", str(options.certificate), remedy) from error
+
+
+def _refuse_phrase(key: Path) -> str:
+    """Asked for the pass phrase of a key. Without it OpenSSL would ask at the terminal, and a server that
+    starts with its machine has none."""
+    remedy = "it is encrypted, and nobody is there to be asked for its pass phrase; give a key without one: "
+    raise InvalidInput("key", str(key), f"{remedy}openssl pkey -in {key} -out plain.pem")
 
 
 def _bound(options: ServerOptions) -> socket.socket:
