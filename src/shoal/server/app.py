@@ -312,7 +312,7 @@ class Application:
             # Names of streams and groups are not for everyone, once there are users.
             if self._options.open_metrics or not await self.access.is_on(self.native.run):
                 lag = await self.native.run(lag_text, self._hub)
-        except ShoalError:
+        except (ShoalError, Refused):
             is_up = False  # What was counted is told all the same.
         else:
             is_up = True
