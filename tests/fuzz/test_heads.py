@@ -2,6 +2,7 @@
 the one request that it is; nothing that hides behind it is done.
 """
 
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,6 +19,7 @@ PUT = "POST /logstores/store/shards/lb HTTP/1.1\r\nHost: proj.localhost\r\n"
 LOG = "\n\x02\x08\x01"
 """A group of one log."""
 HIDDEN = "DELETE /logstores/store HTTP/1.1\r\nHost: proj.localhost\r\n\r\n"
+LOOK = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 EMPTY_CHUNK = "0\r\n\r\n"
 REST_S = 0.15
 
@@ -105,17 +107,21 @@ def hub(url: str) -> Iterator[Hub]:
         yield hub
 
 
-def statuses(url: str, sent: str) -> list[int]:
-    """Of all answers that come before the server closes, or before it rests for a while."""
+def statuses(url: str, *sent: str) -> list[int]:
+    """Of all answers that come before the server closes, or before it rests for a while. What is sent comes
+    in packets of its own: each but the last is read before the next is sent."""
     host, _, port = url.removeprefix("http://").partition(":")
     received = b""
     with socket.create_connection((host, int(port)), timeout=10) as sock, suppress(TimeoutError):
-        sock.sendall(sent.encode("latin-1"))
-        while part := sock.recv(65_536):
-            received += part
+        for part in sent[:-1]:
+            sock.sendall(part.encode("latin-1"))
+            assert statuses(url, LOOK) == [200]  # It was sent later, and is read later.
+        sock.sendall(sent[-1].encode("latin-1"))
+        while answer := sock.recv(65_536):
+            received += answer
             sock.settimeout(REST_S)  # What is answered at all has been; a second answer would follow at once.
-    lines = [line for line in received.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")]
-    return [int(line.split()[1]) for line in lines]
+    # Not line by line: an answer's body may end without one, and the next answer follows it.
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d+) ", received)]
 
 
 @pytest.mark.parametrize("sent", REFUSED.values(), ids=range(len(REFUSED)))
@@ -127,10 +133,59 @@ def test_what_is_not_one_plain_request_is_refused_and_nothing_behind_it_is_done(
     assert hub.stats("proj/store").appended == 0
 
 
-def test_what_stands_in_a_body_or_behind_an_upgrade_is_no_request(hub: Hub, url: str) -> None:
+def test_what_stands_in_a_body_is_no_request(hub: Hub, url: str) -> None:
     head = "GET /logstores HTTP/1.1\r\nHost: proj.localhost\r\n"
     assert statuses(url, f"{head}Content-Length: {len(HIDDEN)}\r\n\r\n{HIDDEN}") == [200]
-    assert statuses(url, f"{head}Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n{HIDDEN}") == [200]
+    assert hub.stats("proj/store").appended == 0
+
+
+UPGRADES = {
+    "any": "Connection: upgrade\r\nUpgrade: foo\r\n",
+    "of Java": "Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\nUpgrade: h2c\r\n",
+    "of Apache": "Upgrade: TLS/1.2\r\nConnection: Upgrade\r\n",
+    "twice": "Upgrade: foo\r\nConnection: upgrade\r\nupgrade: websocket\r\n",
+}
+
+
+@pytest.mark.parametrize("upgrade", UPGRADES.values(), ids=UPGRADES)
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_body_that_comes_with_the_wish_for_another_protocol_is_no_request(
+    hub: Hub, url: str, upgrade: str, is_chunked: bool
+) -> None:
+    """The parser skips such a body: in a packet of its own it was the next request, and was done."""
+    head = f"GET /logstores HTTP/1.1\r\nHost: proj.localhost\r\n{upgrade}"
+    if is_chunked:
+        head += "Transfer-Encoding: chunked\r\n\r\n"
+        body = f"{len(HIDDEN):x}\r\n{HIDDEN}\r\n{EMPTY_CHUNK}"
+    else:
+        head += f"Content-Length: {len(HIDDEN)}\r\n\r\n"
+        body = HIDDEN
+    middle = len(body) // 2
+    for sent in (
+        [head + body],
+        [head, body],
+        [head[:-1], head[-1] + body],
+        [head, body[:middle], body[middle:]],
+    ):
+        assert statuses(url, *sent) == [200]
+    assert statuses(url, LOOK + head, body + LOOK) == [200, 200, 200]
+    assert [str(stream.full_name) for stream in hub.list_streams("proj")] == ["proj/store"]
+
+
+def test_a_request_is_answered_with_its_body_whatever_other_protocol_it_asks_for(hub: Hub, url: str) -> None:
+    del hub
+    body = '{"name":"proj/store"}'
+    for upgrade in UPGRADES.values():
+        head = "POST /v1/hub/describe_stream HTTP/1.1\r\nHost: localhost\r\n"
+        head += f"Content-Length: {len(body)}\r\n{upgrade}\r\n"
+        assert statuses(url, head + body) == statuses(url, head, body) == [200]
+        assert statuses(url, head + "x" * len(body) + head + body) == [400, 200]
+
+
+def test_there_is_no_tunnel_and_what_comes_behind_one_is_not_read(hub: Hub, url: str) -> None:
+    for target in ("/logstores", "proj.localhost:80"):
+        tunnel = f"CONNECT {target} HTTP/1.1\r\nHost: proj.localhost\r\nContent-Length: {len(HIDDEN)}\r\n\r\n"
+        assert statuses(url, tunnel + HIDDEN) == statuses(url, tunnel, HIDDEN) == [400]
     assert hub.stats("proj/store").appended == 0
 
 

@@ -30,6 +30,7 @@ from shoal.server.keys import CACHE_S
 from shoal.server.options import ServerOptions
 from shoal.server.sealing import VARIABLE, Seal, new_master_key, new_secret
 from shoal.server.starting import open_server
+from shoal.store.sql.store import SQLStore
 from shoal.testing.members import eventually
 from shoal.testing.serving import served
 from shoal.testing.users import ALL, Door, allowed, of_the_document
@@ -237,6 +238,29 @@ def test_a_server_with_users_needs_the_master_key_and_one_without_stays_at_home(
         open_server(door.store_url, version="0")
     with pytest.raises(InvalidInput, match="allow-anyone"):
         open_server(f"sqlite:///{tmp_path / 'other.db'}", beyond, version="0")
+
+
+def test_a_server_that_cannot_open_keys_says_so_when_the_first_user_is_defined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    store_url = f"sqlite:///{tmp_path / 'shoal.db'}"
+    with served(store_url) as url:
+        assert asked(url, "/v1/hub/list_projects")[0] == 200
+        store = SQLStore.open(store_url)
+        try:
+            store.access.create_user("first", 0)
+        finally:
+            store.close()
+        eventually(lambda: asked(url, "/v1/hub/list_projects")[0] == 503, "nobody is let in", CACHE_S + 5)
+        status, told = asked(url, "/v1/hub/list_projects")
+        assert (status, told["error"], told["untouched"]) == (503, "StoreUnavailable", True)
+        assert VARIABLE in told["text"]
+        status, told = asked(url, "/readyz", method="GET")
+        assert status == 503
+        assert VARIABLE in told["text"]
+        assert asked(url, "/logstores", method="GET", Host="a.localhost")[0] == 503
+        assert asked(url, "/metrics", method="GET")[0] == 200
 
 
 def test_refusals_are_counted_and_names_are_not_told_to_strangers(door: Door, admin: Hub) -> None:

@@ -1,8 +1,12 @@
 """Servers that are stopped, killed and started again, and others in their place."""
 
+import random
+import sqlite3
 import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from typing import Any
 
 import pytest
 
@@ -12,7 +16,7 @@ from shoal.core.errors import StoreUnavailable
 from shoal.testing.members import eventually
 from shoal.testing.server import Server
 from shoal.testing.serving import ServerProcess
-from tests.scenario.asking import asked
+from tests.scenario.asking import asked, figure
 
 
 def test_a_server_that_stops_answers_what_is_in_flight_and_sends_who_waits_elsewhere(sqlite_url: str) -> None:
@@ -34,6 +38,77 @@ def test_a_server_that_stops_answers_what_is_in_flight_and_sends_who_waits_elsew
             other.append("orders", 0, [b"through the other"])
             reader.join(20)
             assert [record.value for record in found[0]] == [b"through the other"]
+
+
+def test_numbered_appends_that_a_server_had_no_time_to_answer_are_stored_once(sqlite_url: str) -> None:
+    """They were answered with a failure for good, and were stored all the same."""
+    quick = ("--stop-timeout", "1s")
+    size = 10_000  # More than any other call sends.
+    sent = [random.randbytes(size) for _ in range(4)]
+    with ServerProcess(sqlite_url, *quick) as first, ServerProcess(sqlite_url) as second:
+        both = f"http://127.0.0.1:{first.port},127.0.0.1:{second.port}"
+        with shoal.connect(both) as hub:
+            hub.create_stream("orders", shards=1)
+            with hub.producer("orders") as producer:
+                producer.send(sent[0], key="k").result(timeout=20)
+                with write_lock(sqlite_url):
+                    futures = [producer.send(value, key="k") for value in sent[1:]]
+                    eventually(lambda: figure(first.url, "body_bytes") > size, "they are on their way")
+                    first.leave()
+                    eventually(lambda: figure(second.url, "body_bytes") > size, "the other is asked", 20)
+                assert [future.result(timeout=20).offset for future in futures] == [1, 2, 3]
+            assert [record.value for record in hub.read("orders", 0, 0)] == sent
+        assert "Traceback" not in first.end()
+        assert first.code == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers"),
+    [
+        ("/v1/hub/create_stream", b'{"name":"default/new","settings":{},"shards":1}', {}),
+        (
+            "/logstores",
+            b'{"logstoreName":"new","ttl":1,"shardCount":1}',
+            {"Host": "default.localhost", "x_log_apiversion": "0.6.0"},
+        ),
+    ],
+    ids=["native", "of Aliyun"],
+)
+def test_who_is_cut_short_by_a_stop_hears_in_its_own_form_that_it_may_be_done(
+    sqlite_url: str, path: str, body: bytes, headers: dict[str, str]
+) -> None:
+    stop_s = 0.9
+    with shoal.connect(sqlite_url) as hub, ServerProcess(sqlite_url, "--stop-timeout", "0.9s") as server:
+        hub.create_stream("orders", shards=1)
+        heard: list[tuple[int, Any]] = []
+        asking = threading.Thread(target=lambda: heard.append(asked(server.url, path, body, **headers)))
+        with write_lock(sqlite_url):
+            asking.start()
+            eventually(lambda: figure(server.url, "body_bytes") > 0, "it is on its way")
+            began = time.monotonic()
+            server.leave()
+            asking.join(20)
+            assert time.monotonic() - began >= stop_s
+        ((status, told),) = heard
+        assert status == 503
+        if "error" in told:
+            assert (told["error"], told["untouched"], told["lost"]) == ("StoreUnavailable", False, True)
+            assert "may be done" in told["text"]
+        else:
+            assert told["errorCode"] == "ServerBusy"
+        assert "Traceback" not in server.end()
+        assert server.code == 0
+
+
+@contextmanager
+def write_lock(sqlite_url: str) -> Iterator[None]:
+    """Another program writes to the file all the while."""
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        finally:
+            other.execute("ROLLBACK")
 
 
 def test_producers_and_workers_survive_a_restart_and_nothing_is_lost_or_stored_twice(sqlite_url: str) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import shoal
-from shoal.core.errors import StoreUnavailable
+from shoal.core.errors import InvalidInput, StoreUnavailable
 from shoal.server.handshakes import AT_ONCE_MIN
 from shoal.server.options import ServerOptions
+from shoal.server.starting import open_server
 from shoal.testing.members import eventually
 from shoal.testing.serving import served
 
@@ -122,3 +123,16 @@ def test_those_who_have_not_begun_count_among_connections_and_keep_nobody_out(
         assert len(first.read("orders", 0, 0)) == 3
         eventually(lambda: silent.open < most, "only so many are kept")
         assert silent.open >= AT_ONCE_MIN
+
+
+def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_pass_phrase(
+    sqlite_url: str, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    certificate, key = files
+    encrypted = tmp_path / "encrypted.pem"
+    subprocess.run(
+        ["openssl", "pkey", "-in", key, "-aes256", "-passout", "pass:hush", "-out", encrypted], check=True
+    )
+    with pytest.raises(InvalidInput, match=r"key=.*encrypted.*openssl pkey -in ") as raised:
+        open_server(sqlite_url, ServerOptions(port=0, certificate=certificate, key=encrypted), version="1")
+    assert "\n" not in str(raised.value)

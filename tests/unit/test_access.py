@@ -47,11 +47,18 @@ RESOURCE = st.builds(
     NAME,
     st.integers(0, 2),
 )
-PATTERN = st.builds(
-    lambda region, owner, path: f"acs:log:{region}:{owner}:project/{path}",
+PLACE = st.builds(
+    lambda region, owner: f"acs:log:{region}:{owner}:",
     st.sampled_from(["", "*", "cn-hangzhou"]),
     st.sampled_from(["", "*", "1234"]),
-    st.text("ab-*?/", max_size=5),
+)
+PART = st.text("ab-*?", min_size=1, max_size=4)
+PATTERN = st.builds(
+    lambda place, parts: place + "project/" + "".join(parts),
+    PLACE,
+    st.tuples(PART)
+    | st.tuples(PART, st.sampled_from(["/*", "*", "/logstore/", "/l*/"]), PART)
+    | st.tuples(PART, st.just("/logstore/"), PART, st.sampled_from(["/*/", "/consumergroup/"]), PART),
 )
 STATEMENT = st.builds(
     lambda is_allow, actions, resources: made_statement(
@@ -122,6 +129,76 @@ def test_a_region_that_both_sides_name_has_to_fit() -> None:
     assert Rights([allow]).allows("log:GetProject", "acs:log:cn-a:1:project/p")
     assert not Rights([allow]).allows("log:GetProject", "acs:log:cn-b:1:project/p")
     assert not Rights([allow]).allows("log:GetProject", "acs:log:cn-a:2:project/p")
+
+
+SLIPS = [
+    "project/",
+    "project/shop/",
+    "project/shop/logstores/secret",
+    "project/shop/Logstore/secret",
+    "project/shop/logstore",
+    "project/shop/logstore/",
+    "project/shop/logstore//secret",
+    "project//logstore/secret",
+    "project/shop/secret",
+    "project/shop/logstore/secret/",
+    "project/shop/logstore/secret/shard/0",
+    "project/shop/logstore/secret/consumergroups/g",
+    "project/shop/logstore/secret/consumergroup/g/h",
+    "project/shop*/logstores/secret",
+    "project/*/",
+    "*/logstores/secret",
+    "*//*",
+]
+
+
+@pytest.mark.parametrize("path", SLIPS)
+def test_a_resource_that_nothing_fits_is_refused_with_what_to_write(path: str) -> None:
+    """A deny with a slip in it would deny nothing."""
+    resource = f"acs:log:*:*:{path}"
+    with pytest.raises(InvalidInput, match=r"project/P/logstore/STREAM/consumergroup/GROUP") as raised:
+        made_statement(is_allow=False, actions=["*"], resources=["*", resource])
+    assert (raised.value.field, raised.value.value) == ("Resource", resource)
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        "*",
+        "acs:log:*:*:*",
+        "acs:log:*:*:project/*",
+        "acs:log:*:*:project/shop*",
+        "acs:log:*:*:project/shop/*",
+        "acs:log:*:*:project/shop/*/secret",
+        "acs:log:*:*:*/logstore/secret",
+        "acs:log:*:*:*secret",
+        "acs:log:*:*:*/?onsumergroup/?",
+        "acs:log:::project/sh?p/logstore/orders*",
+        "acs:log:project/shop?logstore?orders",
+        "acs:log:${regionName}:${projectOwnerAliUid}:project/${projectName}/logstore/${logstoreName}",
+        "acs:log:**${regionName}**:**${projectOwnerAliUid}**:project/**${projectName}**/logstore/"
+        "**${logstoreName}**/consumergroup/*",
+    ],
+)
+def test_a_resource_that_something_may_fit_is_taken(resource: str) -> None:
+    assert made_statement(is_allow=False, actions=["*"], resources=[resource]).resources == (resource,)
+
+
+@given(
+    RESOURCE, st.lists(st.tuples(st.integers(0, 60), st.integers(0, 8), st.sampled_from("*?")), max_size=4)
+)
+def test_whatever_fits_a_resource_that_there_is_is_taken(
+    resource: str, wild: list[tuple[int, int, str]]
+) -> None:
+    path = pattern = resource.removeprefix("acs:log:::")
+    for place, length, sign in wild:
+        pattern = pattern[:place] + (sign if sign == "*" else sign * length) + pattern[place + length :]
+    if matches(pattern, path) and pattern.startswith(("project/", "*")):
+        made_statement(is_allow=False, actions=["*"], resources=[f"acs:log:::{pattern}"])
+
+
+def test_a_resource_full_of_stars_is_looked_through_at_once() -> None:
+    made_statement(is_allow=True, actions=["*"], resources=["acs:log:::project/" + "*a?" * 10_000])
 
 
 @given(st.lists(STATEMENT, min_size=1, max_size=4))

@@ -12,6 +12,7 @@ from shoal.cli.values import (
     parse_bound,
     parse_duration,
     parse_offsets,
+    parse_place,
     parse_position,
     parse_schema,
     parse_seconds,
@@ -128,3 +129,24 @@ def test_a_position_that_is_none_is_refused(text: str) -> None:
 def test_offsets_that_are_none_are_refused(words: list[str]) -> None:
     with pytest.raises(InvalidInput, match="shard="):
         parse_offsets("shard", words)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("127.0.0.1:7510", ("127.0.0.1", 7510)),
+        ("0.0.0.0", ("0.0.0.0", 7400)),  # noqa: S104
+        ("host", ("host", 7400)),
+        ("[::1]:0", ("::1", 0)),
+    ],
+)
+def test_a_place_is_a_host_with_or_without_its_port(text: str, wanted: tuple[str, int]) -> None:
+    assert parse_place("listen", text, 7400) == wanted
+
+
+@pytest.mark.parametrize(
+    "text", ["7510", "²", ":7510", "", ":", "host:", "host:x", "host:-1", "127.0.0.1:²", "h:" + "1" * 5000]
+)
+def test_a_place_that_is_none_is_refused_with_the_form_of_one(text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"HOST:PORT, such as 127\.0\.0\.1:7400"):
+        parse_place("listen", text, 7400)

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from shoal.core.access import AccessKey
-from shoal.core.errors import RateExceeded
+from shoal.core.errors import RateExceeded, StoreUnavailable
+from shoal.server.access import Access
 from shoal.server.keys import ALL_STRANGERS_PER_S, CACHE_S, STRANGERS_PER_S, Keys
-from shoal.server.sealing import Seal, new_key_id, new_master_key, new_secret
+from shoal.server.requests import Refused
+from shoal.server.sealing import VARIABLE, Seal, new_key_id, new_master_key, new_secret
 from shoal.store.sql.store import SQLStore
 
 
@@ -128,3 +130,32 @@ def test_a_key_stays_known_through_an_outage_of_the_store(world: World) -> None:
         assert await world.is_known(known)
 
     asyncio.run(story())
+
+
+def test_a_server_without_the_master_key_refuses_all_once_a_user_is_defined_and_looks_now_and_then(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It asked the store with every request, and answered each with a fault."""
+    looks = 0
+
+    async def run(function: Callable[..., Any], *arguments: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return function(*arguments)
+
+    async def story(access: Access) -> None:
+        for _ in range(50):
+            with pytest.raises(Refused, match=VARIABLE) as raised:
+                await access.is_on(run)
+            assert raised.value.is_untouched
+            assert isinstance(raised.value.error, StoreUnavailable)
+
+    store = SQLStore.open(f"sqlite:///{tmp_path / 'shoal.db'}")
+    try:
+        store.access.create_user("user", 0)
+        asyncio.run(story(Access(store.access, None, identity="store")))
+    finally:
+        store.close()
+    assert looks == 1
+    (line,) = caplog.records
+    assert VARIABLE in line.getMessage()

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from shoal.core.errors import StoreBusy, StoreUnavailable
+from shoal.core.errors import StoreBusy, StoreFailure, StoreUnavailable
 from shoal.remote.transport import Transport
 
 FINE = (200, b"fine")
@@ -44,14 +44,14 @@ def answering(*answers: tuple[int, bytes]) -> Iterator[tuple[Transport, list[int
             thread.join(5)
 
 
-@pytest.mark.parametrize("status", [502, 503, 504])
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
 def test_what_a_balancer_has_no_answer_to_is_asked_again_if_that_does_no_harm(status: int) -> None:
     with answering((status, b"no healthy upstream"), FINE) as (transport, given):
         assert bytes(transport.call("/v1/x", [b"{}"], is_repeatable=True)) == b"fine"
     assert given == [status, 200]
 
 
-@pytest.mark.parametrize("status", [502, 503, 504])
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
 def test_what_a_balancer_has_no_answer_to_may_be_done_and_is_not_asked_twice(status: int) -> None:
     with answering((status, b"upstream reset"), FINE) as (transport, given):
         with pytest.raises(StoreUnavailable, match="upstream reset") as raised:
@@ -69,3 +69,24 @@ def test_what_says_that_nothing_was_done_is_asked_again() -> None:
     with answering((503, touched), FINE) as (transport, given), pytest.raises(StoreBusy):
         transport.call("/v1/x", [b"{}"], is_repeatable=True)
     assert given == [503]
+
+
+def test_what_a_server_had_no_time_to_answer_is_asked_again_if_that_does_no_harm() -> None:
+    ours = b'{"error":"StoreUnavailable","text":"it ends","fields":{"detail":"it ends"},"untouched":false}'
+    lost = ours[:-1] + b',"lost":true}'
+    with answering((503, lost), FINE) as (transport, given):
+        assert bytes(transport.call("/v1/x", [b"{}"], is_repeatable=True)) == b"fine"
+    assert given == [503, 200]
+    for body, is_repeatable in ((lost, False), (ours, True)):
+        with answering((503, body), FINE) as (transport, given):
+            with pytest.raises(StoreUnavailable, match="it ends") as raised:
+                transport.call("/v1/x", [b"{}"], is_repeatable=is_repeatable)
+            assert not raised.value.untouched
+        assert given == [503]
+
+
+def test_what_our_server_says_of_itself_is_final() -> None:
+    ours = b'{"error":"StoreFailure","text":"broken","fields":{"detail":"broken"},"untouched":false}'
+    with answering((500, ours), FINE) as (transport, given), pytest.raises(StoreFailure):
+        transport.call("/v1/x", [b"{}"], is_repeatable=True)
+    assert given == [500]

@@ -30,7 +30,7 @@ from shoal.cli.serve_options import (
     StoreUrl,
     Traces,
 )
-from shoal.cli.values import parse_duration, parse_size
+from shoal.cli.values import parse_duration, parse_place, parse_size
 from shoal.core.errors import InvalidInput, MissingPackage
 from shoal.core.limits import GROUPS_PER_STREAM
 
@@ -66,7 +66,7 @@ def serve(
         from shoal.server.starting import open_server  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MissingPackage(part="shoal serve", package=error.name or "uvicorn", extra="server") from error
-    host, port = _place(listen)
+    host, port = parse_place("listen", listen, PORT)
     options = ServerOptions(
         host=host,
         port=port,
@@ -109,15 +109,6 @@ def _spare_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
-
-
-def _place(listen: str) -> tuple[str, int]:
-    host, colon, port = listen.rpartition(":")
-    if not colon:
-        host, port = listen, str(PORT)
-    if not host or not port.isdigit():
-        raise InvalidInput("listen", listen, f"HOST:PORT, such as 127.0.0.1:{PORT}")
-    return host.strip("[]"), int(port)
 
 
 class JsonLines(logging.Formatter):

@@ -19,6 +19,7 @@ _BARE: Final = re.compile(_NUMBER)
 _OFFSET: Final = re.compile(r"(\d{1,9})\s*=\s*(\d{1,18})")
 _SIZE: Final = re.compile(_NUMBER + r"\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_PORT_DIGITS: Final = 5
 _PREFIXES: Final = ("", "k", "m", "g", "t")
 
 
@@ -165,3 +166,12 @@ def _time(field: str, word: str, now: datetime) -> datetime | None:
         return datetime.fromisoformat(word).astimezone()
     except (ValueError, OverflowError):
         return None
+
+
+def parse_place(field: str, text: str, port: int) -> tuple[str, int]:
+    """A host and its port, or this one. A number alone is refused: it is a port, and would be a host."""
+    host, colon, given = text.rpartition(":") if ":" in text else (text, "", str(port))
+    is_port = given.isascii() and given.isdigit() and len(given) <= _PORT_DIGITS
+    if not host or not is_port or (not colon and host.isdigit()):
+        raise InvalidInput(field, text, f"HOST:PORT, such as 127.0.0.1:{port}")
+    return host.strip("[]"), int(given)

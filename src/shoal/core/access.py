@@ -7,7 +7,7 @@ calls: which action on which resource a call needs, each dialect has in a table 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -47,6 +47,12 @@ EVERYWHERE: Final = "*"
 
 _PREFIX: Final = "acs:log:"
 _FORM: Final = "'*', or acs:log:REGION:OWNER:project/…, where REGION and OWNER may be * or left out"
+_PATH: Final = "project/+/logstore/+/consumergroup/+"
+"""The paths that there are: this one, up to any of its names. A plus is a name: some characters, no slash."""
+_FITS_NOTHING: Final = (
+    "nothing that there is fits it; write acs:log:*:*:project/P, …/project/P/logstore/STREAM or "
+    "…/project/P/logstore/STREAM/consumergroup/GROUP, with * for any characters anywhere"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +124,9 @@ def made_statement(*, is_allow: bool, actions: Sequence[str], resources: Sequenc
         if not any(matches(action, known) for known in ACTIONS):
             raise InvalidInput("Action", action, "no action that there is; see docs/access.md")
     for resource in resources:
-        _parts(resource)
+        _, _, path = _parts(resource)
+        if not _can_match(path):
+            raise InvalidInput("Resource", resource, _FITS_NOTHING)
     if not actions or not resources:
         raise InvalidInput("Statement", "nothing", "a statement names actions and resources")
     return Statement(is_allow=is_allow, actions=tuple(actions), resources=tuple(resources))
@@ -158,6 +166,30 @@ def matches(pattern: str, text: str) -> bool:
         else:
             return False
     return all(left == "*" for left in pattern[at:])
+
+
+def _can_match(pattern: str) -> bool:
+    """Whether any path that there is fits a pattern. Follows all of them at once: a state is how much of
+    _PATH has been written."""
+    states = {0}
+    for sign in pattern:
+        if sign == "*":
+            states = set(range(min(states), len(_PATH) + 1))
+        else:
+            states = {after for state in states for after in _written(state, sign)}
+        if not states:
+            return False
+    return any(state and _PATH[state - 1] == "+" for state in states)
+
+
+def _written(state: int, sign: str) -> Iterator[int]:
+    """How much of _PATH may have been written with one more sign; `?` is any."""
+    if state and _PATH[state - 1] == "+" and sign != "/":
+        yield state
+    if state < len(_PATH):
+        wanted = _PATH[state]
+        if sign in ("?", wanted) or (wanted == "+" and sign != "/"):
+            yield state + 1
 
 
 def _parts(resource: str) -> tuple[str, str, str]:

@@ -114,7 +114,7 @@ class Refusal(NamedTuple):
     is_untouched: bool
     """Nothing was done."""
     is_lost: bool = False
-    """What lies between says that it has no answer: the server may have done it."""
+    """There is no answer, as the server says, or what lies between: it may have been done."""
 
 
 def answered_error(status: int, body: memoryview) -> Refusal:
@@ -123,15 +123,14 @@ def answered_error(status: int, body: memoryview) -> Refusal:
         given: Any = parsed(body)
         if not isinstance(given, dict) or "error" not in given:
             raise ValueError("no error of ours")
-        return Refusal(error_from(given, decode_field), given.get("untouched") is True)
+        error = error_from(given, decode_field)
+        return Refusal(error, given.get("untouched") is True, given.get("lost") is True)
     except (ValueError, ShoalError):
         text = bytes(body[:200]).decode("utf-8", "replace")
         if status == HTTPStatus.TOO_MANY_REQUESTS:
             return Refusal(StoreBusy(f"HTTP {status}: {text}", 0.0), True)
-        if status in _BETWEEN:
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            # Not our words: those of a proxy, or of a server that was ended at its work. Some balancers say
+            # 503 also of a server that was lost after it was sent the request.
             return Refusal(StoreUnavailable(f"HTTP {status}: {text}"), False, True)
         return Refusal(StoreFailure(f"HTTP {status}: {text}"), False)
-
-
-_BETWEEN: Final = {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
-"""Some balancers say 503 also of a server that was lost after it was sent the request."""

@@ -12,9 +12,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from shoal.core.errors import ClockSkewed, InvalidUrl, SignedForAnother
+from shoal.remote.address import parts_of, shown
 from shoal.wire.signing import KEY_FORM, header_of
 
 ID_VARIABLE: Final = "SHOAL_ACCESS_KEY_ID"
@@ -34,21 +35,25 @@ class Credentials:
 def credentials(url: str, environment: Mapping[str, str] | None = None) -> tuple[Credentials | None, str]:
     """The key that a URL, or the environment, gives, and the URL without it."""
     given = os.environ if environment is None else environment
-    parts = urlsplit(url)
+    parts = parts_of(url)
     user, at, hosts = parts.netloc.rpartition("@")
     bare = parts._replace(netloc=hosts).geturl()
     if not at:
         key, secret = given.get(ID_VARIABLE), given.get(SECRET_VARIABLE)
         if bool(key) != bool(secret):
-            raise InvalidUrl("hub", bare, f"of {ID_VARIABLE} and {SECRET_VARIABLE}, one alone is set")
+            raise InvalidUrl("hub", shown(bare), f"of {ID_VARIABLE} and {SECRET_VARIABLE}, one alone is set")
         if not key or not secret:
             return None, bare
     else:
         key, _, secret = (unquote(part) for part in user.partition(":"))
         if not key or not secret or "@" in user:
-            raise InvalidUrl("hub", bare, "a key is given with its secret: http://KEY:SECRET@host:7400")
+            raise InvalidUrl(
+                "hub", shown(bare), "a key is given with its secret: http://KEY:SECRET@host:7400"
+            )
     if not KEY_FORM.fullmatch(key):
-        raise InvalidUrl("hub", bare, "the id of a key is of letters, digits, dots, dashes and underscores")
+        raise InvalidUrl(
+            "hub", shown(bare), "the id of a key is of letters, digits, dots, dashes and underscores"
+        )
     return Credentials(key=key, secret=secret), bare
 
 

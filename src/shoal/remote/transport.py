@@ -18,21 +18,19 @@ import time
 from collections import deque
 from http import HTTPStatus
 from typing import Final
-from urllib.parse import urlsplit
 
 from shoal.core.errors import (
     HubClosed,
-    InvalidUrl,
     RateExceeded,
     ShoalError,
     StoreUnavailable,
 )
 from shoal.forks import renew_in_child
+from shoal.remote.address import servers_of
 from shoal.remote.connection import Connection, answered_error
 from shoal.remote.plain_http import Begun, Parts
 from shoal.remote.signing import Signer, credentials
 
-DEFAULT_PORT: Final = 7400
 PATIENCE_S: Final = 5.0
 """How long a call that can be made again is: about as long as a server takes to be started anew."""
 _ANSWER_S: Final = 60.0
@@ -49,7 +47,7 @@ class Transport:
 
     def __init__(self, url: str, *, context: ssl.SSLContext | None = None) -> None:
         key, bare = credentials(url)
-        self.scheme, self.servers = _servers(bare)
+        self.scheme, self.servers = servers_of(bare)
         self._signer = None if key is None else Signer(key)
         self._context = context or (ssl.create_default_context() if self.scheme == "https" else None)
         self._kept: deque[Connection] = deque()
@@ -193,20 +191,3 @@ class Transport:
             connection.close()
         for connection in used:
             connection.abort()
-
-
-def _servers(url: str) -> tuple[str, list[tuple[str, int]]]:
-    parts = urlsplit(url)
-    if parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise InvalidUrl("hub", url, "a server is named by its host and port alone: http://host:7400")
-    found = []
-    for place in parts.netloc.split(","):
-        one = urlsplit(f"//{place}")
-        try:
-            host, port = one.hostname, one.port
-        except ValueError as error:
-            raise InvalidUrl("hub", url, f"{error}: http://host:7400") from error
-        if not host or one.username is not None or one.password is not None:
-            raise InvalidUrl("hub", url, "a server is named by its host and port alone: http://host:7400")
-        found.append((host, port or DEFAULT_PORT))
-    return parts.scheme, found

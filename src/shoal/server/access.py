@@ -11,9 +11,11 @@ a key, and who it is) and `check_needs` (what a call needs). See `server.sls.adm
 from __future__ import annotations
 
 import hashlib
+import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from starlette.types import Scope
@@ -26,7 +28,7 @@ from shoal.core.errors import (
     NotSignedIn,
     ReplayedRequest,
     SignedForAnother,
-    StoreFailure,
+    StoreUnavailable,
     UnknownGroup,
 )
 from shoal.core.limits import SIGNED_MS
@@ -37,6 +39,8 @@ from shoal.server.keys import ANYONE, CACHE_S, Caller, Keys, KnownKey, Run, boun
 from shoal.server.requests import Refused
 from shoal.server.sealing import VARIABLE, Seal
 from shoal.wire.signing import ANY_SERVER, is_right, parse_header
+
+_log: Final = logging.getLogger("shoal.server")
 
 
 class Access:
@@ -61,6 +65,8 @@ class Access:
         self.was_on = False
         """When the store was last asked."""
         self._looked_s = float("-inf")
+        self._is_keyless = False
+        """Users were defined after it was started, and it has nothing to open their keys with."""
         self._keys = Keys(store, seal)
         self._groups: dict[int, tuple[StreamName, str]] = {}
         self._streams: dict[int, StreamName] = {}
@@ -68,19 +74,23 @@ class Access:
     def look(self) -> bool:
         """Whether a user is defined, as of now. Waits for the store."""
         has_users = self._store.has_users()
-        if has_users and self._seal is None:
-            raise InvalidInput(VARIABLE, "not set", "users are defined, and their keys are sealed with it")
+        was_keyless, self._is_keyless = self._is_keyless, has_users and self._seal is None
         self.was_on = has_users or self._is_needed
         self._looked_s = time.monotonic()
+        if self._is_keyless:
+            if not was_keyless:
+                _log.error("nobody is let in: %s", _KEYLESS)
+            raise InvalidInput(VARIABLE, "not set", "users are defined, and their keys are sealed with it")
         return has_users
 
     async def is_on(self, run: Run) -> bool:
-        """Whether access control is on: whether a user is defined."""
+        """Whether access control is on: whether a user is defined. Refused, if one is, and this server was
+        started without what opens keys: another may have it."""
         if time.monotonic() - self._looked_s > CACHE_S:
-            try:
+            with suppress(InvalidInput):  # It is remembered, and so told without a look each time.
                 await run(self.look)
-            except InvalidInput as error:
-                raise StoreFailure(str(error)) from error
+        if self._is_keyless:
+            raise Refused(StoreUnavailable(_KEYLESS), is_untouched=True)
         return self.was_on
 
     # --- Who it is. ---
@@ -148,6 +158,19 @@ class Access:
             else:
                 await self._check_numbered(caller, need.actions, need.where, run)
 
+    async def check_again(
+        self, caller: Caller, part: str, call: str, arguments: Mapping[str, Any], run: Run
+    ) -> None:
+        """The same for one who was let in, and has waited since: its key may have been taken away, its
+        policies changed, or the first user defined."""
+        if not await self.is_on(run):
+            return
+        known = None if caller.key_id is None else await self.known(caller.key_id, caller.name, run)
+        if known is None:
+            raise NotSignedIn("the key was taken away while the request waited, or it never had one")
+        if known.caller is not caller:
+            await self.check_call(known.caller, part, call, arguments, run)
+
     def check_append(self, caller: Caller, name: StreamName) -> None:
         """The same for an append, in any thread."""
         if not caller.may_all:
@@ -206,5 +229,6 @@ class Access:
                 return group_resource(stream, group)
 
 
+_KEYLESS: Final = f"users are defined, and this server was started without {VARIABLE}; start it with theirs"
 _KEPT_MS: Final = 10 * SIGNED_MS
 """Nonces in the store are kept for longer than needed: the clocks of servers differ."""

@@ -4,6 +4,7 @@ line in the log, and an answer, whatever happens.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
@@ -19,7 +20,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from shoal.core.errors import InvalidInput, ShoalError, StoreBusy, StoreFailure
+from shoal.core.errors import InvalidInput, ShoalError, StoreBusy, StoreFailure, StoreUnavailable
 from shoal.core.rate import Rates
 from shoal.hub.local import LocalHub
 from shoal.native.calls import CALLS, PREFIX
@@ -188,6 +189,11 @@ class Application:
             if error.why is not None:
                 self._counters.error(error.why)
             answer = sls_error(error)
+        except asyncio.CancelledError:
+            if not self.native.waiting.is_leaving:
+                raise
+            lost = self._cut_short()
+            answer = error_answer(lost, request_id) if is_native else sls_error(lost)
         except Exception:  # noqa: BLE001 - a request's edge: everything is answered
             _log.exception("request %s (%s) failed", request_id, name)
             self._counters.unforeseen()
@@ -208,6 +214,13 @@ class Application:
         finally:
             self._answers.give_back(size, request.client)
         self._log(request_id, request.name or name, scope, answer.status.value, began=began)
+
+    def _cut_short(self) -> Refused:
+        """What is still worked on when the time to stop is over. The store may yet do it: whoever asked is
+        told as if the answer had been lost, and may ask again what may be asked twice."""
+        error = StoreUnavailable("this server had to end before it had an answer; it may be done, or not")
+        self._counters.error(error)
+        return Refused(error, is_lost=True)
 
     def _log(
         self,
@@ -299,7 +312,7 @@ class Application:
             # Names of streams and groups are not for everyone, once there are users.
             if self._options.open_metrics or not await self.access.is_on(self.native.run):
                 lag = await self.native.run(lag_text, self._hub)
-        except ShoalError:
+        except (ShoalError, Refused):
             is_up = False  # What was counted is told all the same.
         else:
             is_up = True

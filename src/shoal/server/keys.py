@@ -38,10 +38,11 @@ Run = Callable[..., Awaitable[Any]]
 
 
 class Caller:
-    """Who makes a request: the user's name, and what its policies allow; without them, everything."""
+    """Who makes a request: the user's name, and what its policies allow; without them, everything. With the
+    id of the key that it has used, if there was one."""
 
-    def __init__(self, name: str, rights: Rights | None = None) -> None:
-        self.name = name
+    def __init__(self, name: str, rights: Rights | None = None, key_id: str | None = None) -> None:
+        self.name, self.key_id = name, key_id
         self._rights = rights
         self._decided: dict[tuple[str, str], bool] = {}
 
@@ -152,7 +153,8 @@ class Keys:
             statements = [one for text in grant.policies for one in parse_policy(text)]
         except InvalidInput as error:  # It is not the caller who is wrong.
             raise StoreFailure(str(error)) from error
-        return KnownKey(id=key_id, secret=secret, caller=Caller(grant.key.user, Rights(statements)))
+        caller = Caller(grant.key.user, Rights(statements), key_id)
+        return KnownKey(id=key_id, secret=secret, caller=caller)
 
 
 def bounded(cache: dict[Any, Any]) -> dict[Any, Any]:

@@ -24,6 +24,7 @@ _ERROR = {
         "retriable": {"type": "boolean"},
         "fields": {"type": "object"},
         "untouched": {"type": "boolean"},
+        "lost": {"type": "boolean"},
         "request": {"type": "string"},
     },
 }

@@ -60,6 +60,8 @@ class _Patient(HttpToolsProtocol):
         self._is_refused = False
         self._is_malformed = False
         """What came is no request, and that is still to be said."""
+        self._is_upgrade = False
+        """The head that has just come asks for another protocol, and is to be read once more."""
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -91,12 +93,10 @@ class _Patient(HttpToolsProtocol):
                 return
         self._barren_bytes += len(data)
         try:
-            self.parser.feed_data(data)
+            self._parse(data)
         except httptools.HttpParserError:
             self.send_400_response("")
             return
-        except httptools.HttpParserUpgrade:
-            pass  # To another protocol: the request is answered in this one.
         if self._is_body_due:
             if self._barren_bytes > _HEAD_BYTES_MAX and not self._is_refused:
                 self.send_400_response("")
@@ -104,6 +104,33 @@ class _Patient(HttpToolsProtocol):
             self._ask_for_the_rest()
         if self._is_in_head and self._head is None:  # Most heads come whole, and need no timer.
             self._expect_head(len(data))
+
+    def _parse(self, data: bytes) -> None:
+        """Read what came. Who asks for another protocol (`Upgrade: h2c` of Java's client, `TLS/1.2` of
+        Apache's) is answered in this one, as RFC 9110, 7.8, allows. The parser would skip the body of such a
+        request and take it for the next request, so its head is read once more, without that wish."""
+        rest = memoryview(data)
+        while True:
+            try:
+                self.parser.feed_data(rest)
+            except httptools.HttpParserUpgrade as upgrade:
+                self._is_upgrade = False
+                rest = rest[upgrade.args[0] :]
+                head = self._head_without_upgrade()
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # As uvicorn's.
+                self.parser.feed_data(head)
+            else:
+                return
+
+    def _head_without_upgrade(self) -> bytes:
+        method = self.parser.get_method()
+        if method == b"CONNECT":  # It is an upgrade with or without the header: to a tunnel.
+            raise httptools.HttpParserError("there are no tunnels here")
+        version = self.parser.get_http_version().encode("ascii")
+        head = [b"%b %b HTTP/%b\r\n" % (method, self.url, version)]
+        head += [b"%b: %b\r\n" % one for one in self.headers if one[0] != b"upgrade"]
+        return b"".join([*head, b"\r\n"])
 
     def _ask_for_the_rest(self) -> None:
         """Say at once that the head has come. A client that gathers small packets (Nagle; urllib3 does
@@ -176,11 +203,16 @@ class _Patient(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._is_upgrade:
+            return
         self._is_body_due = False
         if not self._is_refused:
             super().on_message_complete()
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            self._is_upgrade = True
+            return
         self._is_in_head = False
         self._head_came()
         if self in self._extra and not _is_probe(self.parser.get_method(), self.url):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from http import HTTPStatus
@@ -42,7 +42,8 @@ class ClientGone(Exception):
 
 
 class Refused(Exception):
-    """An error with a status of its own, or of which the client may know that nothing was touched."""
+    """An error with a status of its own, or of which the client may know that nothing was touched, or that
+    what it asked for may still be done."""
 
     def __init__(
         self,
@@ -50,10 +51,12 @@ class Refused(Exception):
         status: HTTPStatus | None = None,
         *,
         is_untouched: bool = False,
+        is_lost: bool = False,
         headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
         super().__init__(str(error))
-        self.error, self.status, self.is_untouched, self.headers = error, status, is_untouched, headers
+        self.error, self.status, self.headers = error, status, headers
+        self.is_untouched, self.is_lost = is_untouched, is_lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,8 @@ class Incoming:
         """What its signature says of its body."""
         self.name = ""
         """The call that it is, once that is known, where its path alone does not say it."""
+        self.ask_again: Callable[[], Awaitable[None]] | None = None
+        """Raises what refuses it, if it would not be let in any more. See Waiting."""
 
     async def body(self, limit: int | None = None) -> bytes:
         """All of it, as it was signed, or an error. It is no larger than the limit, or than the server takes
@@ -249,6 +254,8 @@ def error_answer(refused: Refused | ShoalError, request_id: str) -> Answer:
         refused = Refused(refused, is_untouched=isinstance(refused, RateExceeded))
     status = refused.status or status_of(refused.error)
     told = {**error_to(refused.error, encode_field), "untouched": refused.is_untouched, "request": request_id}
+    if refused.is_lost:
+        told["lost"] = True
     closes = status in _UNREAD
     body = text_of(told)
     return Answer(

@@ -1,7 +1,7 @@
 """A server that runs: its socket, its signals, and its end.
 
 It stops in order: no new connection is taken, all who wait are told to go elsewhere, what is in flight is
-answered, and then the store is closed.
+answered, and then the store is closed. What takes longer than `stop_s` is told that its answer is lost.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
+from math import ceil
+from pathlib import Path
 from ssl import PROTOCOL_TLS_SERVER, SSLContext
 from typing import Final
 
@@ -132,10 +135,18 @@ def _check_certificate(options: ServerOptions) -> None:
     if options.certificate is None or options.key is None:
         return
     try:
-        SSLContext(PROTOCOL_TLS_SERVER).load_cert_chain(options.certificate, options.key)
+        context = SSLContext(PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(options.certificate, options.key, partial(_refuse_phrase, options.key))
     except OSError as error:
         remedy = f"it cannot be used with the key {options.key}: {error.strerror or error}"
         raise InvalidInput("certificate", str(options.certificate), remedy) from error
+
+
+def _refuse_phrase(key: Path) -> str:
+    """Asked for the pass phrase of a key. Without it OpenSSL would ask at the terminal, and a server that
+    starts with its machine has none."""
+    remedy = "it is encrypted, and nobody is there to be asked for its pass phrase; give a key without one: "
+    raise InvalidInput("key", str(key), f"{remedy}openssl pkey -in {key} -out plain.pem")
 
 
 def _bound(options: ServerOptions) -> socket.socket:
@@ -164,8 +175,9 @@ def _config(application: Application, options: ServerOptions) -> uvicorn.Config:
         server_header=False,
         date_header=False,
         proxy_headers=False,
-        timeout_keep_alive=int(options.keep_alive_s),
-        timeout_graceful_shutdown=int(options.stop_s),
+        # Whole seconds are all that uvicorn takes: never less than was asked for, nor none.
+        timeout_keep_alive=ceil(options.keep_alive_s),
+        timeout_graceful_shutdown=ceil(options.stop_s),
         ssl_certfile=None if options.certificate is None else str(options.certificate),
         ssl_keyfile=None if options.key is None else str(options.key),
     )

@@ -6,6 +6,9 @@ are gathered, since each takes a thread and a query, and consumers that were ans
 What moved through this server is told without a look, so that one who follows a busy stream needs none.
 
 When the server leaves, all who wait are told at once, and go elsewhere.
+
+All waiting goes through here, and so does the question whether one who has waited may still hear what came:
+its key may have been taken away meanwhile.
 """
 
 from __future__ import annotations
@@ -62,6 +65,7 @@ class Waiting:
         request: Incoming,
     ) -> Mapping[Place, int] | None:
         """The same; which places have come how far, as far as that was told. None: the time is over."""
+        assert request.ask_again is not None, "who waits is asked for its key again"
         self.check_leaving()
         if len(self._waiters) >= self._limit and not self._make_room(request.client):
             raise Refused(StoreBusy(f"{self._limit} requests wait already", 0.0), is_untouched=True)
@@ -92,6 +96,7 @@ class Waiting:
         if is_gone:
             raise ClientGone
         self.check_leaving()
+        await request.ask_again()
         return heard if has_moved else None
 
     def _make_room(self, client: str) -> bool:

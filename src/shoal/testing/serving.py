@@ -51,6 +51,7 @@ class ServerProcess:
         self._store, self._options = store, options
         self.port = port or free_port()
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_leaving = False
 
     @property
     def url(self) -> str:
@@ -63,6 +64,7 @@ class ServerProcess:
 
     def start(self) -> Self:
         """Start it, and wait until it is ready."""
+        self._is_leaving = False
         command = "from shoal.cli import main; main()"
         listen = f"127.0.0.1:{self.port}"
         self._process = subprocess.Popen(
@@ -96,13 +98,19 @@ class ServerProcess:
         finally:
             connection.close()
 
+    def leave(self) -> None:
+        """Tell it to stop in order, and do not wait: `end` does, without a second signal."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        self._is_leaving = True
+
     def end(self, *, kill: bool = False) -> str:
         """Stop it in order, or with SIGKILL; what it wrote to its log."""
         process = self._process
         if process is None:
             return ""
         self._process = None
-        if process.poll() is None:
+        if process.poll() is None and (kill or not self._is_leaving):
             process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
         written = process.communicate(timeout=READY_S)[1].decode()
         self.code = process.returncode

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from shoal.hub.local import LocalHub
@@ -82,6 +83,9 @@ class NativeApi:
         await self._access.check_call(caller, call.part, call.name, arguments, self.run)
         special = self._special.get((call.part, call.name))
         if special is not None:
+            request.ask_again = partial(
+                self._access.check_again, caller, call.part, call.name, arguments, self.run
+            )
             value = await special(request, **arguments)
             return value if isinstance(value, Answer) else _json(call, value)
         return await self.run(self._plain, call, arguments, caller)  # type: ignore[no-any-return]

@@ -25,7 +25,7 @@ from shoal.server.access import Access
 from shoal.server.keys import Caller, Run
 from shoal.server.metrics import Counters
 from shoal.server.options import ServerOptions
-from shoal.server.requests import Answer, Incoming
+from shoal.server.requests import Answer, Incoming, Refused
 from shoal.server.sls.asked import Asked, asked_by, json_of
 from shoal.server.sls.errors import SlsError, too_fast
 from shoal.server.sls.forms import (
@@ -84,7 +84,7 @@ class SlsApi:
         """What a request is answered."""
         try:
             asked = await asked_by(request, self._access, self._run, self._options.sls_hosts)
-        except (ShoalError, SlsError):
+        except (ShoalError, SlsError, Refused):
             self._admitted(request, None)
             raise
         call = call_of(asked)
