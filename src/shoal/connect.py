@@ -126,9 +126,11 @@ def open_local(
     producers_kept: timedelta | float = PRODUCERS_KEPT_S,
     noted: Callable[[Sequence[Note]], None] | None = None,
     mapped: bool = False,
+    looks_first: bool = False,
 ) -> LocalHub:
     """A hub in this process: see `connect`. `noted` is told what happened in groups, for counting. `mapped`:
-    a file is read through a mapping into memory, for one who may be ended by an error of the disk."""
+    a file is read through a mapping into memory, for one who may be ended by an error of the disk.
+    `looks_first`: for a server, which judges no consumer before it has been there for a whole timeout."""
     if not is_number(housekeeping_s) or housekeeping_s <= 0:
         raise InvalidInput("housekeeping_s", housekeeping_s, "seconds, more than 0")
     if not is_whole(groups_per_stream) or groups_per_stream < 1:
@@ -156,6 +158,7 @@ def open_local(
         groups_per_stream=groups_per_stream,
         producers_kept_ms=kept_ms,
         noted=noted,
+        looks_first=looks_first,
     )
 
 

@@ -13,6 +13,8 @@ import pytest
 import shoal
 from shoal import Batch, Checkpointer, Hub, Worker
 from shoal.core.errors import StoreUnavailable
+from shoal.core.names import stream_name
+from shoal.ports import Newcomer
 from shoal.testing.members import eventually
 from shoal.testing.server import Server
 from shoal.testing.serving import ServerProcess
@@ -135,6 +137,31 @@ def test_producers_and_workers_survive_a_restart_and_nothing_is_lost_or_stored_t
         kept = [record.value for shard in (0, 1) for record in hub.read("orders", shard, 0)]
         assert sorted(map(int, kept)) == list(range(300))
         assert hub.describe_group("orders", "billing").lag == 0
+
+
+def test_a_restarted_server_judges_nobody_before_it_has_looked_for_a_whole_timeout(sqlite_url: str) -> None:
+    """Most of the silence was noted before; who was silent may still come back to the server that does."""
+    timeout_s = 4.0
+    with ServerProcess(sqlite_url) as server, shoal.connect(server.url) as hub:
+        hub.create_stream("orders", shards=2)
+        hub.create_group("orders", "billing", timeout=timeout_s)
+        silent = Newcomer(name="silent", incarnation="silent-1")
+        hub.service.groups.join(stream_name("orders"), "billing", silent)
+        with hub.join_group("orders", "billing", "anna"):
+
+            def noted_ms(name: str = "silent") -> int | None:
+                members = hub.describe_group("orders", "billing").members
+                return next((member.silent_ms for member in members if member.name == name), None)
+
+            eventually(lambda: (noted_ms() or 0) > 600 * timeout_s, "most of a timeout is noted")
+            server.end(kill=True)
+            server.start()
+            began = time.monotonic()
+            eventually(lambda: (noted_ms() or 0) >= 1000 * timeout_s, "as much as the timeout is noted")
+            assert time.monotonic() - began < 0.8 * timeout_s  # What was noted before was kept.
+            eventually(lambda: noted_ms() is None, "it is expired")
+            assert time.monotonic() - began >= 0.9 * timeout_s  # It began a moment before it was ready.
+            assert noted_ms("anna") is not None
 
 
 @pytest.mark.timeout(120)

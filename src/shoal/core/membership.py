@@ -126,6 +126,15 @@ def is_dead(member: Member) -> bool:
     return member.is_watched and member.stood_ms >= member.timeout_ms
 
 
+def may_judge(member: Member, observed_ms: int) -> bool:
+    """Whether one through whom others speak may act on a member's silence, who has looked for so long itself.
+
+    A server that was away was away for its consumers too. However much of a silence was noted before, they
+    have a whole timeout to come back to it.
+    """
+    return observed_ms >= member.timeout_ms
+
+
 def check_same(group: Group, was: int | None, stream: str) -> None:
     """Who was a member of a group that is gone is none of the one that was made anew under its name."""
     if was is not None and group.id != was:

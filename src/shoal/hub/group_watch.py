@@ -17,7 +17,7 @@ from shoal.complaints import Complaints
 from shoal.core.errors import HubClosed, ShoalError
 from shoal.core.events import Event, Expire, Sync, Watched
 from shoal.core.group import Member, Timers
-from shoal.core.membership import is_dead, is_due, watched
+from shoal.core.membership import is_dead, is_due, may_judge, watched
 from shoal.core.ownership import Stepped
 from shoal.forks import renew_in_child
 from shoal.ports import Store
@@ -48,8 +48,13 @@ class GroupWatch:
     Writer of the fields: any thread, under `_lock`; what is in a `_Served`, only the thread.
     """
 
-    def __init__(self, store: Store, step_group: Callable[[int, Event], Stepped]) -> None:
+    def __init__(
+        self, store: Store, step_group: Callable[[int, Event], Stepped], *, looks_first: bool = False
+    ) -> None:
+        """`looks_first`: others speak through this process, and it judges nobody before it has looked for a
+        whole timeout."""
         self._store = store
+        self._looks_first = looks_first
         self._step = step_group
         self._complaints = Complaints(_log)
         self.renew()
@@ -58,6 +63,7 @@ class GroupWatch:
     def renew(self) -> None:
         """See Renewed."""
         self._lock = threading.Lock()
+        self._began_s = time.monotonic()
         self._served: dict[int, _Served] = {}
         self._thread: threading.Thread | None = None
         self._is_stopped = False
@@ -126,8 +132,9 @@ class GroupWatch:
         one.read_s = time.monotonic()
         one.seen = {member.incarnation: (member, _since_s(one, member)) for member in members}
         one.pause_s = max(0.02, min([2000, *(member.interval_ms for member in members)]) / 2000)
+        observed_ms = int((one.read_s - self._began_s) * 1000)
         for member in members:
-            if is_dead(member):
+            if is_dead(member) and (not self._looks_first or may_judge(member, observed_ms)):
                 self._step(group_id, Expire(incarnation=member.incarnation, beat=member.beat))
         if self._store.is_unsettled(group_id, one.version):
             # Whoever made the last step may not know the group's rules or its strategy, and have left open

@@ -77,8 +77,10 @@ class LocalGroups:
         groups_per_stream: int,
         leases: Store | None = None,
         noted: Callable[[Sequence[Note]], None] | None = None,
+        looks_first: bool = False,
     ) -> None:
-        """`noted` is told what happened in groups through this process, for counting."""
+        """`noted` is told what happened in groups through this process, for counting; for `looks_first` see
+        GroupWatch."""
         self._store = store
         self._noted = noted or (lambda _: None)
         self._leased = LeasedGroups(store, leases or store)
@@ -90,7 +92,7 @@ class LocalGroups:
             store.touch, lambda _: 0, gather_s=GATHER_S
         )
         self._steps = GroupSteps(store, self._strategies, self._noted)
-        self._watch = GroupWatch(store, self._steps.step)
+        self._watch = GroupWatch(store, self._steps.step, looks_first=looks_first)
         self._view = GroupView(store, self._leased, self._ownerless)
         self.renew()
         renew_in_child(self)

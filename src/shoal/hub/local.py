@@ -88,6 +88,7 @@ class LocalHub:
         producers_kept_ms: int = PRODUCER_STATE_KEPT_MS,
         announce_s: float = ANNOUNCE_S,
         noted: Callable[[Sequence[Note]], None] | None = None,
+        looks_first: bool = False,
     ) -> None:
         self._store = store
         self._leases = leases
@@ -102,6 +103,7 @@ class LocalHub:
             groups_per_stream=groups_per_stream,
             leases=leases,
             noted=noted,
+            looks_first=looks_first,
         )
         self._reader = Reader(store, self._streams, self._encoding.layout, self.groups.check_read)
         self.shares = LocalShares(store, self)

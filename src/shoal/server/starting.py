@@ -31,7 +31,7 @@ def open_server(
     options = options or ServerOptions()
     counters = Counters()
     meet_arrow()
-    hub = open_local(store, noted=counters.noted, **settings)
+    hub = open_local(store, noted=counters.noted, looks_first=True, **settings)
     try:
         is_needed = not options.is_loopback and not allow_anyone
         seal = Seal.from_environment()
