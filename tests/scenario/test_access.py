@@ -12,7 +12,6 @@ import pytest
 
 import shoal
 from shoal import Batch, Checkpointer, Hub, Worker
-from shoal.cli.serve import JsonLines
 from shoal.core.access import Statement
 from shoal.core.checkpoint import Save
 from shoal.core.errors import (
@@ -27,6 +26,7 @@ from shoal.native.calls import CALLS, arguments_to
 from shoal.ports import GroupSaves, ProducerLife, ShardEnd, Submission
 from shoal.remote.signing import Credentials, credentials
 from shoal.server.keys import CACHE_S
+from shoal.server.logs import JsonLines
 from shoal.server.options import ServerOptions
 from shoal.server.sealing import VARIABLE, Seal, new_master_key, new_secret
 from shoal.server.starting import open_server

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import gc
-import json
 import logging
-import time
+import sys
 
 import typer
 
@@ -61,6 +60,7 @@ def serve(
     try:
         # Optional packages: who does not serve need not have them.
         from shoal.server.descriptors import room_for  # noqa: PLC0415
+        from shoal.server.logs import PatientHandler  # noqa: PLC0415
         from shoal.server.memory import give_back_memory  # noqa: PLC0415
         from shoal.server.options import ServerOptions  # noqa: PLC0415
         from shoal.server.starting import open_server  # noqa: PLC0415
@@ -81,7 +81,8 @@ def serve(
         sls_hosts=tuple(sls_host or ()),
         traces=traces,
     )
-    _log_as_json(log_level)
+    log = PatientHandler(sys.stderr.fileno())
+    _log_to(log, log_level)
     give_back_memory()
     _tell_room(room_for(max_connections), max_connections)
     settings = {"groups_per_stream": groups_per_stream, "leases": leases}
@@ -89,7 +90,9 @@ def serve(
     _tell_where(server.url, is_loopback=options.is_loopback, has_users=server.has_users)
     _spare_the_collector()
     server.run()
-    typer.echo("stopped", err=True)
+    log.close()
+    if not log.is_stuck:
+        typer.echo("stopped", err=True)
 
 
 def _tell_room(room: int, wanted: int) -> None:
@@ -111,29 +114,10 @@ def _spare_the_collector() -> None:
     gc.set_threshold(50_000, 20, 100)
 
 
-class JsonLines(logging.Formatter):
-    """A line of JSON for each record, with the fields of the request that it is about."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        told = {
-            "at": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-            + f".{int(record.msecs):03d}Z",
-            "level": record.levelname.lower(),
-            "log": record.name,
-            "text": record.getMessage(),
-            **getattr(record, "fields", {}),
-        }
-        if record.exc_info:
-            told["trace"] = self.formatException(record.exc_info)
-        return json.dumps(told)
-
-
-def _log_as_json(level: str) -> None:
+def _log_to(handler: logging.Handler, level: str) -> None:
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
         raise InvalidInput("log_level", level, "debug, info, warning or error")
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonLines())
     for name in ("shoal", "uvicorn"):
         log = logging.getLogger(name)
         log.setLevel(max(number, logging.WARNING) if name == "uvicorn" else number)

@@ -6,6 +6,7 @@ import http.client
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -65,6 +66,8 @@ class ServerProcess:
     def start(self) -> Self:
         """Start it, and wait until it is ready."""
         self._is_leaving = False
+        # A file takes all of it, and needs nobody who reads along.
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
         command = "from shoal.cli import main; main()"
         listen = f"127.0.0.1:{self.port}"
         self._process = subprocess.Popen(
@@ -79,7 +82,7 @@ class ServerProcess:
                 listen,
                 *self._options,
             ],
-            stderr=subprocess.PIPE,
+            stderr=self._log,
         )
         deadline = time.monotonic() + READY_S
         while not self._is_ready():
@@ -112,9 +115,10 @@ class ServerProcess:
         self._process = None
         if process.poll() is None and (kill or not self._is_leaving):
             process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
-        written = process.communicate(timeout=READY_S)[1].decode()
-        self.code = process.returncode
-        return written
+        self.code = process.wait(READY_S)
+        with self._log as log:
+            log.seek(0)
+            return log.read().decode()
 
     def __enter__(self) -> Self:
         return self if self._process is not None else self.start()
