@@ -37,6 +37,7 @@ from shoal.core.membership import (
     is_dead,
     is_due,
     joined,
+    may_judge,
     pruned,
     remembered,
     watched,
@@ -368,3 +369,9 @@ def test_in_order_cannot_be_shared() -> None:
         check_settings(GroupSettings(in_order=True, delivery=Delivery.SHARED))
     settings = GroupSettings(in_order=True)
     assert check_settings(settings) is settings
+
+
+def test_a_server_that_was_away_judges_after_a_whole_timeout_of_its_own() -> None:
+    silent = member(stood_ms=5_000)
+    assert not may_judge(silent, 999)
+    assert may_judge(silent, 1_000)
