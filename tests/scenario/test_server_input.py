@@ -212,6 +212,20 @@ def test_a_request_that_is_none_gets_four_hundred_or_nothing(url: str, hub: Hub,
     assert hub.list_projects() == []
 
 
+@pytest.mark.parametrize("hosts", [[], ["localhost", "localhost"], ["localhost", "elsewhere.example"]])
+def test_a_request_has_one_host(url: str, hub: Hub, hosts: list[str]) -> None:
+    place, _, port = url.removeprefix("http://").partition(":")
+    body = json.dumps({"name": "orders", "shards": 1}).encode()
+    head = ["POST /v1/hub/create_stream HTTP/1.1", *(f"Host: {host}" for host in hosts)]
+    head += ["Content-Type: application/json", f"Content-Length: {len(body)}", "Connection: close", "", ""]
+    with socket.create_connection((place, int(port)), 10) as sock:
+        sock.sendall("\r\n".join(head).encode() + body)
+        answer = b"".join(iter(lambda: sock.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"Host" in answer.partition(b"\r\n\r\n")[2]
+    assert hub.list_streams() == []
+
+
 def test_a_record_that_no_hub_takes_is_refused_before_it_is_sent(hub: Hub) -> None:
     hub.create_stream("orders", shards=1)
     with pytest.raises(TooLarge):

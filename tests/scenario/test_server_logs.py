@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import logging
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.server.logs import WAITING_MAX
+from shoal.server.logs import WAITING_MAX, PatientHandler
 from shoal.testing.machine import free_port
 from shoal.testing.reading import until
 
@@ -87,3 +88,26 @@ def test_lines_that_were_left_out_are_counted_where_they_are_missing(
     assert left_out > 0
     assert len(requests) + left_out >= many + 1
     assert told.index(next(line for line in told if "left out" in line["text"])) == len(told) - 2
+
+
+def test_a_server_without_standard_error_serves(port: int, tmp_path: Path) -> None:
+    serve = f"serve --store sqlite:///{tmp_path}/shoal.db --listen 127.0.0.1:{port} --log-level debug"
+    command = f"exec {sys.executable} -c 'from shoal.cli import main; main()' {serve} 2>&-"
+    with subprocess.Popen(["sh", "-c", command]) as server:
+        try:
+            until(lambda: is_ready(port))
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(END_S) == 0
+        finally:
+            server.kill()
+
+
+def test_a_line_that_cannot_be_told_does_not_stop_whoever_logs_it(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as file:
+        handler = PatientHandler(file.fileno())
+        for text, given in (("%d", ("x",)), ("all is well", ())):
+            handler.handle(logging.LogRecord("a.log", logging.INFO, "", 0, text, given, None))
+        handler.close()
+    first, second = (json.loads(line) for line in (tmp_path / "log").read_text().splitlines())
+    assert (first["level"], first["log"]) == ("error", "a.log")
+    assert second["text"] == "all is well"

@@ -164,6 +164,30 @@ def test_a_restarted_server_judges_nobody_before_it_has_looked_for_a_whole_timeo
             assert noted_ms("anna") is not None
 
 
+def test_its_timeout_begins_when_a_group_comes_back_to_it(sqlite_url: str) -> None:
+    """A server that nobody has reached for long has not watched anyone."""
+    timeout_s = 3.0
+    silent, loud = (Newcomer(name=name, incarnation=f"{name}-1") for name in ("silent", "loud"))
+    with ServerProcess(sqlite_url) as server, shoal.connect(server.url) as hub:
+        hub.create_stream("orders", shards=2)
+        hub.create_group("orders", "billing", timeout=timeout_s)
+
+        def noted_ms() -> int | None:
+            members = hub.describe_group("orders", "billing").members
+            return next((member.silent_ms for member in members if member.name == "silent"), None)
+
+        for newcomer in (silent, loud):
+            hub.service.groups.join(stream_name("orders"), "billing", newcomer)
+        eventually(lambda: (noted_ms() or 0) > 600 * timeout_s, "most of a timeout is noted")
+        server.end(kill=True)
+        server.start()
+        time.sleep(1.2 * timeout_s)
+        began = time.monotonic()
+        with hub.join_group("orders", "billing", "anna"):
+            eventually(lambda: noted_ms() is None, "it is expired")
+            assert time.monotonic() - began >= 0.9 * timeout_s
+
+
 @pytest.mark.timeout(120)
 def test_of_two_servers_on_one_database_one_may_be_killed_under_load(postgres_server: Server) -> None:
     """Section 10, 4: every acknowledged record is there once; and no group stalls."""

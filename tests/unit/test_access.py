@@ -386,3 +386,16 @@ def test_a_host_is_this_machine_by_its_address_and_not_by_how_its_name_begins() 
         assert ServerOptions(host=host).is_loopback
     for host in ("127.evil.example", "127.0.0.1.evil.example", "::", "10.0.0.1", "127.0.0"):
         assert not ServerOptions(host=host).is_loopback
+
+
+def test_a_deny_of_a_calls_own_action_wins_over_what_else_would_do() -> None:
+    where = "acs:log:::project/shop/logstore/orders"
+    allow = made_statement(is_allow=True, actions=["log:*"], resources=["*"])
+    deny = made_statement(is_allow=False, actions=["log:ListShards"], resources=[where])
+    rights = Rights([allow, deny])
+    alternatives = ("log:ListShards", "log:GetCursorOrData")
+    assert not rights.meets(alternatives, where, own="log:ListShards")
+    assert rights.meets(alternatives, where, own="log:GetCursorOrData")
+    assert rights.meets(alternatives, where)
+    assert rights.meets(alternatives, f"{where}2", own="log:ListShards")
+    assert not Rights([]).meets(alternatives, where, own="log:ListShards")

@@ -13,7 +13,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.core.access import ACTIONS
+from shoal.core.access import ACTIONS, Rights, made_statement
 from shoal.core.checkpoint import Save
 from shoal.core.errors import NotOwner, UnknownConsumer, leaves
 from shoal.core.events import Letting, Rewind
@@ -59,6 +59,18 @@ def test_what_is_packed_comes_back(raw: bytes, packing: Packing) -> None:
 def test_bodies_of_strangers_are_unpacked_or_malformed(body: bytes, packing: Packing, size: int) -> None:
     with suppress(Malformed):
         unpacked(body, packing, size)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 4])
+def test_a_body_without_its_end_is_refused_though_its_length_is_right(cut: int) -> None:
+    raw = b"log " * 1_000
+    with_checksum = zstandard.ZstdCompressor(write_checksum=True).compress(raw)
+    for body, packing in ((zlib.compress(raw), Packing.DEFLATE), (with_checksum, Packing.ZSTD)):
+        assert unpacked(body, packing, len(raw)) == raw
+        with pytest.raises(Malformed):
+            unpacked(body[:-cut], packing, len(raw))
+        with pytest.raises(Malformed):
+            unpacked(body + b"j" * cut, packing, len(raw))
 
 
 def test_a_bomb_is_not_unpacked() -> None:
@@ -270,3 +282,21 @@ def test_a_closed_shard_with_nothing_left_is_over_for_its_holder() -> None:
     assert begun_at_end(group(), closed, "one") == done
     assert begun_at_end(group(), closed, "two") is None
     assert begun_at_end(group(), SHARD, "one") is None
+
+
+@pytest.mark.parametrize(
+    ("call", "action"),
+    [
+        ("get_logstore", "log:GetLogStore"),
+        ("list_shards", "log:ListShards"),
+        ("get_checkpoints", "log:GetConsumerGroupCheckPoint"),
+        ("get_project", "log:GetProject"),
+        ("update_group", "log:UpdateConsumerGroup"),
+    ],
+)
+def test_who_is_denied_a_calls_own_action_may_not_make_it(call: str, action: str) -> None:
+    allow = made_statement(is_allow=True, actions=["log:*"], resources=["*"])
+    deny = made_statement(is_allow=False, actions=[action], resources=["*"])
+    needs = needs_of(call, "shop", {"logstore": "orders", "group": "billing"})
+    assert all(Rights([allow]).meets(need.actions, str(need.where), need.own) for need in needs)
+    assert not all(Rights([allow, deny]).meets(need.actions, str(need.where), need.own) for need in needs)

@@ -33,6 +33,7 @@ ALLOWED = {
     "remote/signing.py:set_clock": "how far a server's clock is from ours",
     "remote/signing.py:header": "the date of a request; refused, it is signed again by the server's clock",
     "server/access.py:__init__": "how old a request is; set back, the server begins anew under another name",
+    "server/logs.py:format": "when a line was logged, for people",
     "server/app.py:_log": "when a request began, for traces",
     "server/sls/asked.py:asked_by": "how old a request is; within a quarter of an hour it is as good as new",
     "server/sls/logs.py:_store": "the timestamp of a record that was given none",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import sys
 
 import typer
 
@@ -60,7 +59,7 @@ def serve(
     try:
         # Optional packages: who does not serve need not have them.
         from shoal.server.descriptors import room_for  # noqa: PLC0415
-        from shoal.server.logs import PatientHandler  # noqa: PLC0415
+        from shoal.server.logs import PatientHandler, error_descriptor  # noqa: PLC0415
         from shoal.server.memory import give_back_memory  # noqa: PLC0415
         from shoal.server.options import ServerOptions  # noqa: PLC0415
         from shoal.server.starting import open_server  # noqa: PLC0415
@@ -81,7 +80,7 @@ def serve(
         sls_hosts=tuple(sls_host or ()),
         traces=traces,
     )
-    log = PatientHandler(sys.stderr.fileno())
+    log = PatientHandler(error_descriptor())
     _log_to(log, log_level)
     give_back_memory()
     _tell_room(room_for(max_connections), max_connections)

@@ -107,15 +107,27 @@ class Rights:
         """Whether an action on a resource is allowed. EVERYWHERE is allowed if a statement says so of all
         there is, and none denies the action anywhere."""
         if resource == EVERYWHERE:
-            if any(_covers(one.actions, action) for one in self._denies):
+            if self.denies(action, resource):
                 return False
             return any(
                 _covers(one.actions, action) and any(_is_all(pattern) for pattern in one.resources)
                 for one in self._allows
             )
-        if any(_applies(one, action, resource) for one in self._denies):
+        if self.denies(action, resource):
             return False
         return any(_applies(one, action, resource) for one in self._allows)
+
+    def denies(self, action: str, resource: str) -> bool:
+        """Whether a statement denies it in so many words: more than that none allows it."""
+        if resource == EVERYWHERE:
+            return any(_covers(one.actions, action) for one in self._denies)
+        return any(_applies(one, action, resource) for one in self._denies)
+
+    def meets(self, actions: Sequence[str], resource: str, own: str = "") -> bool:
+        """Whether one of these actions is allowed, and `own`, the call's own, is not denied."""
+        if own and self.denies(own, resource):
+            return False
+        return any(self.allows(action, resource) for action in actions)
 
 
 def made_statement(*, is_allow: bool, actions: Sequence[str], resources: Sequence[str]) -> Statement:

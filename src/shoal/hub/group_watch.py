@@ -29,6 +29,8 @@ _log: Final = logging.getLogger("shoal.hub.groups")
 class _Served:
     """A group that someone in this process is a member of, as the watch saw it last."""
 
+    began_s: float
+    """Since when it is watched without a break."""
     used_s: float
     timeout_s: float
     seen: Mapping[str, tuple[Member, float]] = field(default_factory=dict)
@@ -39,6 +41,10 @@ class _Served:
     """Of the group, when it was last looked at whether there is something to decide."""
     read_s: float = 0.0
     pause_s: float = field(default=0.5)
+
+    def begin_anew(self) -> None:
+        """What was not watched counts for nothing."""
+        self.seen, self.timers, self.began_s = {}, None, time.monotonic()
 
 
 class GroupWatch:
@@ -51,8 +57,8 @@ class GroupWatch:
     def __init__(
         self, store: Store, step_group: Callable[[int, Event], Stepped], *, looks_first: bool = False
     ) -> None:
-        """`looks_first`: others speak through this process, and it judges nobody before it has looked for a
-        whole timeout."""
+        """`looks_first`: others speak through this process, and it judges nobody before it has looked at the
+        group for a whole timeout."""
         self._store = store
         self._looks_first = looks_first
         self._step = step_group
@@ -63,7 +69,6 @@ class GroupWatch:
     def renew(self) -> None:
         """See Renewed."""
         self._lock = threading.Lock()
-        self._began_s = time.monotonic()
         self._served: dict[int, _Served] = {}
         self._thread: threading.Thread | None = None
         self._is_stopped = False
@@ -74,7 +79,8 @@ class GroupWatch:
         with self._lock:
             served = self._served.get(group_id)
             if served is None:
-                self._served[group_id] = _Served(time.monotonic(), timeout_ms / 1000)
+                now_s = time.monotonic()
+                self._served[group_id] = _Served(now_s, now_s, timeout_ms / 1000)
                 self._wake.set()
             else:
                 served.used_s, served.timeout_s = time.monotonic(), timeout_ms / 1000
@@ -108,11 +114,11 @@ class GroupWatch:
                 except HubClosed:
                     return
                 except ShoalError as error:
-                    # The store may be away. What was not watched counts for nothing: begin anew.
-                    one.seen, one.timers = {}, None
+                    # The store may be away.
+                    one.begin_anew()
                     self._complaints.warn(group_id, "watching group %s: %s", group_id, error)
                 except Exception:  # noqa: BLE001 - a thread's top: watching must not end with one fault
-                    one.seen, one.timers = {}, None
+                    one.begin_anew()
                     _log.exception("watching group %s failed", group_id)
             self._wake.wait(min(one.pause_s for _, one in served))
             self._wake.clear()
@@ -132,7 +138,7 @@ class GroupWatch:
         one.read_s = time.monotonic()
         one.seen = {member.incarnation: (member, _since_s(one, member)) for member in members}
         one.pause_s = max(0.02, min([2000, *(member.interval_ms for member in members)]) / 2000)
-        observed_ms = int((one.read_s - self._began_s) * 1000)
+        observed_ms = int((one.read_s - one.began_s) * 1000)
         for member in members:
             if is_dead(member) and (not self._looks_first or may_judge(member, observed_ms)):
                 self._step(group_id, Expire(incarnation=member.incarnation, beat=member.beat))

@@ -1,6 +1,7 @@
 """What each native call needs: which actions, on which resource. Dry; a test sees that no call is missing.
 
-A need is met by any one of its actions; a call has to meet all its needs. A call that names a group or a
+A need is met by any one of its actions, unless the call's own action is denied; a call has to meet all its
+needs. A call that names a group or a
 stream by number needs what its names need: who keeps the door looks them up, so that a number cannot be used
 to reach what its name would not.
 """
@@ -20,8 +21,8 @@ from shoal.share_port import ShareNews
 _READ, _POST = "log:GetCursorOrData", "log:PostLogStoreLogs"
 _BEAT, _SAVE = "log:ConsumerGroupHeartBeat", "log:ConsumerGroupUpdateCheckPoint"
 _LOOK, _LIST = "log:GetConsumerGroupCheckPoint", "log:ListConsumerGroup"
-_UPDATE_STREAM = "log:UpdateLogStore"
-_SEE_STREAM: Final = ("log:GetLogStore", "log:ListShards", _READ, _POST)
+_UPDATE_STREAM, _GET_STREAM = "log:UpdateLogStore", "log:GetLogStore"
+_SEE_STREAM: Final = (_GET_STREAM, "log:ListShards", _READ, _POST)
 """Who may read or append may see the shards: without them one can do neither."""
 SEE_GROUP: Final = (_LOOK, _LIST, _BEAT)
 """Who may do one of these knows the group."""
@@ -47,10 +48,11 @@ Where = str | GroupNumber | StreamNumber
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Any of these actions, on this resource."""
+    """Any of these actions, on this resource. If `own` is denied there, no other helps: a deny wins."""
 
     actions: tuple[str, ...]
     where: Where
+    own: str = ""
 
 
 Arguments = Mapping[str, Any]
@@ -68,16 +70,21 @@ def listed(part: str, name: str, arguments: Arguments, value: Any) -> list[Need]
     return None if rule is None else [rule(arguments, one) for one in value]
 
 
-def _stream(*alternatives: str) -> Needs:
-    return lambda given: [Need(alternatives, stream_resource(given["name"]))]
+def _stream(*alternatives: str, own: str = "") -> Needs:
+    return lambda given: [Need(alternatives, stream_resource(given["name"]), own)]
+
+
+def see_stream(own: str) -> Needs:
+    """To see a stream and its shards, by an action of one's own."""
+    return _stream(*_SEE_STREAM, own=own)
 
 
 def _both(*actions: str) -> Needs:
     return lambda given: [Need((action,), stream_resource(given["name"])) for action in actions]
 
 
-def _group(*alternatives: str) -> Needs:
-    return lambda given: [Need(alternatives, group_resource(given["name"], given["group"]))]
+def _group(*alternatives: str, own: str = "") -> Needs:
+    return lambda given: [Need(alternatives, group_resource(given["name"], given["group"]), own)]
 
 
 def _numbered(*actions: str | tuple[str, ...]) -> Needs:
@@ -133,14 +140,14 @@ NEEDS: Final[Mapping[tuple[str, str], Needs]] = {
         Need(("log:DeleteProject",), project_resource(given["project"]))
     ],
     ("hub", "create_stream"): _stream("log:CreateLogStore"),
-    ("hub", "describe_stream"): _stream(*_SEE_STREAM),
-    ("hub", "refresh_stream"): _stream(*_SEE_STREAM),
-    ("hub", "stats"): _stream(*_SEE_STREAM),
+    ("hub", "describe_stream"): see_stream(_GET_STREAM),
+    ("hub", "refresh_stream"): see_stream(_GET_STREAM),
+    ("hub", "stats"): see_stream(_GET_STREAM),
     ("hub", "set_retention"): _stream(_UPDATE_STREAM),
     ("hub", "set_scaling"): _stream(_UPDATE_STREAM),
-    ("hub", "scaling"): _stream(*_SEE_STREAM),
+    ("hub", "scaling"): see_stream(_GET_STREAM),
     ("hub", "set_strategy"): _stream(_UPDATE_STREAM),
-    ("hub", "strategy"): _stream(*_SEE_STREAM),
+    ("hub", "strategy"): see_stream(_GET_STREAM),
     ("hub", "enforce_retention"): _retention,
     ("hub", "delete_stream"): _stream("log:DeleteLogStore"),
     ("hub", "split_shard"): _stream("log:SplitShard"),
@@ -149,14 +156,14 @@ NEEDS: Final[Mapping[tuple[str, str], Needs]] = {
     ("hub", "append"): _stream(_POST),
     ("hub", "open_producer"): _stream(_POST),
     ("hub", "transact"): _transact,
-    ("hub", "count_delayed"): _stream(*_SEE_STREAM),
+    ("hub", "count_delayed"): see_stream(_GET_STREAM),
     ("hub", "read"): _stream(_READ),
     ("hub", "offset_at"): _stream(_READ),
     ("hub", "watch"): _watch,
     ("groups", "create"): _group("log:CreateConsumerGroup"),
     ("groups", "list"): lambda given: [Need((_LIST,), group_resource(given["name"], "*"))],
-    ("groups", "describe"): _group(_LOOK, _LIST),
-    ("groups", "history"): _group(_LOOK, _LIST),
+    ("groups", "describe"): _group(_LOOK, _LIST, own=_LOOK),
+    ("groups", "history"): _group(_LOOK, _LIST, own=_LOOK),
     ("groups", "find"): _group(*SEE_GROUP),
     ("groups", "update"): _group("log:UpdateConsumerGroup"),
     ("groups", "delete"): _group("log:DeleteConsumerGroup"),
@@ -188,7 +195,7 @@ NEEDS: Final[Mapping[tuple[str, str], Needs]] = {
 }
 _LISTED: Final[Mapping[tuple[str, str], Callable[[Arguments, Any], Need]]] = {
     ("hub", "list_projects"): lambda _, name: Need(
-        ("log:ListProject", "log:GetProject"), project_resource(name)
+        ("log:ListProject", "log:GetProject"), project_resource(name), "log:ListProject"
     ),
     ("hub", "list_streams"): lambda _, stream: Need(
         ("log:ListLogStores",), stream_resource(stream.full_name)

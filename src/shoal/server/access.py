@@ -141,10 +141,11 @@ class Access:
 
     # --- What it may do. ---
 
-    def check(self, caller: Caller, actions: Sequence[str], resource: str) -> None:
-        """AccessDenied, unless the caller may do one of these: on `acs:log:::project/…`, or EVERYWHERE."""
-        if not any(caller.may(action, resource) for action in actions):
-            raise AccessDenied(user=caller.name, action=actions[0], resource=resource)
+    def check(self, caller: Caller, need: Need) -> None:
+        """AccessDenied, unless the caller meets a need that names what it is about."""
+        assert isinstance(need.where, str), "a number has to be looked up first"
+        if not caller.meets(need.actions, need.where, need.own):
+            raise AccessDenied(user=caller.name, action=need.own or need.actions[0], resource=need.where)
 
     async def check_call(
         self, caller: Caller, part: str, call: str, arguments: Mapping[str, Any], run: Run
@@ -154,7 +155,7 @@ class Access:
             return
         for need in needs_of(part, call, arguments):
             if isinstance(need.where, str):
-                self.check(caller, need.actions, need.where)
+                self.check(caller, need)
             else:
                 await self._check_numbered(caller, need.actions, need.where, run)
 
@@ -179,8 +180,7 @@ class Access:
     def check_needs(self, caller: Caller, needs: Iterable[Need]) -> None:
         """The same for needs that name what they are about, in any thread."""
         for need in needs:
-            assert isinstance(need.where, str), "a number has to be looked up first"
-            self.check(caller, need.actions, need.where)
+            self.check(caller, need)
 
     def shown(self, caller: Caller, part: str, call: str, arguments: Mapping[str, Any], value: Any) -> Any:
         """The answer of a call, without what the caller may not see of a list."""
@@ -190,7 +190,7 @@ class Access:
         return [
             one
             for one, need in zip(value, needs, strict=True)
-            if any(caller.may(action, str(need.where)) for action in need.actions)
+            if caller.meets(need.actions, str(need.where), need.own)
         ]
 
     async def _check_numbered(
@@ -199,13 +199,13 @@ class Access:
         """The same for what is named by its number. Who may not see it is told what one is told of a number
         that nothing has, and hears no name."""
         resource = await self._resource(where, run)
-        if any(caller.may(action, resource or EVERYWHERE) for action in actions):
+        if caller.meets(actions, resource or EVERYWHERE):
             return  # That nothing is there, the call itself will say.
         match where:
             case StreamNumber(number):
                 raise AccessDenied(user=caller.name, action=actions[0], resource=f"stream number {number}")
             case GroupNumber(number, stream):
-                if resource is not None and any(caller.may(action, resource) for action in SEE_GROUP):
+                if resource is not None and caller.meets(SEE_GROUP, resource):
                     raise AccessDenied(user=caller.name, action=actions[0], resource=resource)
                 raise UnknownGroup(stream=str(stream or "?"), group=str(number))
 

@@ -132,6 +132,7 @@ class Application:
     async def admit(self, request: Incoming) -> Caller:
         """Who makes a native request."""
         try:
+            _check_host(request.scope)
             caller, request.digest = await self.access.admit(request.scope, request.client, self.native.run)
         except (ShoalError, Refused):
             self._admitted(request, None)
@@ -382,3 +383,11 @@ def _request_id(headers: dict[bytes, bytes]) -> str:
 _BY_PATH: Final = {call.path: call for call in CALLS.values()}
 _PATHS: Final = {HEALTH_PATH.decode(), "/readyz", "/metrics", f"{PREFIX}/openapi.json"}
 _WAITS: Final = {f"{call.part}.{call.name}" for call in CALLS.values() if call.waits}
+
+
+def _check_host(scope: Scope) -> None:
+    """One Host, as HTTP/1.1 has it: with two, whoever stands before the server may have gone by the other."""
+    hosts = [value for name, value in scope["headers"] if name == b"host"]
+    if len(hosts) != 1 and scope["http_version"] == "1.1":
+        value = b", ".join(hosts).decode("latin-1")[:200]
+        raise Refused(InvalidInput("Host", value, "a request has one Host"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -44,17 +44,22 @@ class Caller:
     def __init__(self, name: str, rights: Rights | None = None, key_id: str | None = None) -> None:
         self.name, self.key_id = name, key_id
         self._rights = rights
-        self._decided: dict[tuple[str, str], bool] = {}
+        self._decided: dict[tuple[str, ...], bool] = {}
 
     def may(self, action: str, resource: str) -> bool:
-        """Whether it may. The same question is answered from memory."""
+        """Whether it may."""
+        return self.meets((action,), resource)
+
+    def meets(self, actions: Sequence[str], resource: str, own: str = "") -> bool:
+        """See Rights. The same question is answered from memory."""
         if self._rights is None:
             return True
-        found = self._decided.get((action, resource))
+        asked = (*actions, own, resource)
+        found = self._decided.get(asked)
         if found is None:
             if len(self._decided) >= _DECISIONS:
                 self._decided.clear()
-            found = self._decided[action, resource] = self._rights.allows(action, resource)
+            found = self._decided[asked] = self._rights.meets(actions, resource, own)
         return found
 
     @property

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import select
+import sys
 import threading
 import time
 from queue import Full, Queue
@@ -33,7 +34,16 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             told["trace"] = self.formatException(record.exc_info)
-        return json.dumps(told)
+        return json.dumps(told, default=str)
+
+
+def error_descriptor() -> int:
+    """Of standard error; where it was closed, one that takes everything. Its number may be another file's by
+    then."""
+    try:
+        return sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):
+        return os.open(os.devnull, os.O_WRONLY)
 
 
 class PatientHandler(logging.Handler):
@@ -52,7 +62,13 @@ class PatientHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Called with the handler's lock held, as every handler is."""
-        if not (self._tell_gap() and self._put(self.format(record))):
+        try:
+            line = self.format(record)
+        except Exception as error:  # noqa: BLE001 - whoever logs goes on: a line is not worth a request
+            line = json.dumps(
+                {"level": "error", "log": record.name, "text": f"a line could not be told: {error}"}
+            )
+        if not (self._tell_gap() and self._put(line)):
             self._left_out += 1
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from shoal.core.model import StreamInfo, StreamName, StreamSettings
 from shoal.core.ring import checked_hash, checked_shard_count
 from shoal.hub.local import LocalHub
 from shoal.native.calls import PLAIN_BYTES_MAX
+from shoal.native.needs import Need
 from shoal.server.access import Access
 from shoal.server.keys import Caller, Run
 from shoal.server.metrics import Counters
@@ -256,7 +257,7 @@ class SlsApi:
 
     def _update_group(self, asked: Asked, body: bytes, logstore: str, group: str) -> Answer:
         name = self._name(asked, logstore)
-        check = partial(self._access.check, asked.caller, (UPDATE,), group_resource(name, group))
+        check = partial(self._access.check, asked.caller, Need((UPDATE,), group_resource(name, group)))
         self._groups.update(name, group, json_of(body, dict), check)
         return OK
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from shoal.core.access import group_resource, project_resource
 from shoal.core.model import StreamName
-from shoal.native.needs import Need
+from shoal.native.needs import Need, see_stream
 from shoal.native.needs import needs_of as native_needs
 
 UPDATE: Final = "log:UpdateConsumerGroup"
@@ -33,14 +33,15 @@ def _native(part: str, call: str) -> Needs:
     return lambda given: native_needs(part, call, given)
 
 
-def _project(*alternatives: str) -> Needs:
-    return lambda given: [Need(alternatives, project_resource(given["project"]))]
+def _project(own: str, *others: str) -> Needs:
+    return lambda given: [Need((own, *others), project_resource(given["project"]), own)]
 
 
 def _update_group(given: Arguments) -> list[Need]:
     # Workers of Aliyun's library update a group that is there to what it is; the document's policy lets them
     # create groups alone. Whether something is to change is seen later: see `groups`.
-    return [Need((UPDATE, "log:CreateConsumerGroup"), group_resource(given["name"], given["group"]))]
+    where = group_resource(given["name"], given["group"])
+    return [Need((UPDATE, "log:CreateConsumerGroup"), where, UPDATE)]
 
 
 NEEDS: Final[Mapping[str, Needs]] = {
@@ -54,7 +55,7 @@ NEEDS: Final[Mapping[str, Needs]] = {
     "get_logstore": _native("hub", "describe_stream"),
     "update_logstore": _native("hub", "set_retention"),
     "delete_logstore": _native("hub", "delete_stream"),
-    "list_shards": _native("hub", "describe_stream"),
+    "list_shards": see_stream("log:ListShards"),
     "put": _native("hub", "append"),
     "read_shard": _native("hub", "read"),
     "split_shard": _native("hub", "split_shard"),

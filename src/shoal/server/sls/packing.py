@@ -72,11 +72,27 @@ def _unpack_lz4(body: bytes, raw_size: int) -> bytes:
 def _unpack_zstd(body: bytes, raw_size: int) -> bytes:
     # By stream: `decompress` would believe the size in the frame, and reserve it.
     with zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(body) as reader:
-        return reader.read(raw_size + 1)
+        raw = reader.read(raw_size + 1)
+    if len(raw) == raw_size:
+        _check_frame(body)
+    return raw
+
+
+def _check_frame(body: bytes) -> None:
+    """That a body, which unpacks to few enough bytes, is one whole frame: the reader stops where it has them,
+    and looks neither at the checksum behind them nor at what follows."""
+    whole = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj()
+    whole.decompress(body)
+    if not whole.eof or whole.unused_data:
+        raise ValueError("it is cut short, or something is behind it")
 
 
 def _unpack_deflate(body: bytes, raw_size: int) -> bytes:
-    return zlib.decompressobj().decompress(body, raw_size + 1)
+    whole = zlib.decompressobj()
+    raw = whole.decompress(body, raw_size + 1)
+    if len(raw) == raw_size and (not whole.eof or whole.unused_data):
+        raise ValueError("it is cut short, or something is behind it")
+    return raw
 
 
 _UNPACK: Final[dict[Packing, Callable[[bytes, int], bytes]]] = {
