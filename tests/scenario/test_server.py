@@ -15,10 +15,15 @@ from shoal.core.errors import (
     InvalidInput,
     InvalidUrl,
     OffsetExpired,
+    ProducerFenced,
     UnknownStream,
 )
 from shoal.core.lease import InstanceRow
+from shoal.core.names import stream_name
+from shoal.hub.local import LocalHub
 from shoal.native.calls import CALLS
+from shoal.ports import Newcomer
+from shoal.server.metrics import lag_text
 from shoal.server.options import ServerOptions
 from shoal.server.starting import open_server
 from shoal.testing.members import eventually
@@ -66,6 +71,44 @@ def test_health_figures_and_the_document_are_there(url: str, hub: Hub) -> None:
     assert names <= set(document["components"]["schemas"])
     assert document["security"] == [{"signature": []}, {}]
     assert document["components"]["securitySchemes"]["signature"]["name"] == "Authorization"
+
+
+def test_figures_count_moves_expiries_and_fenced_attempts(url: str, hub: Hub) -> None:
+    def count(name: str) -> float:
+        text = asked(url, "/metrics", method="GET")[1].decode()
+        return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
+
+    hub.create_stream("orders", shards=2)
+    hub.create_group("orders", "billing", timeout=2.0)
+    older = hub.producer("orders", name="till", linger_s=0)
+    older.send(b"a", key=b"a").result()
+    with hub.producer("orders", name="till", linger_s=0) as newer:
+        newer.send(b"b", key=b"a").result()
+        with pytest.raises(ProducerFenced):
+            older.send(b"c", key=b"a").result()
+    with pytest.raises(ProducerFenced):
+        older.close()
+    assert count('shoal_server_fenced_total{error="ProducerFenced"}') == 1
+    silent = Newcomer(name="silent", incarnation="silent-1")
+    hub.service.groups.join(stream_name("orders"), "billing", silent)
+    with hub.join_group("orders", "billing", "anna") as anna:
+        eventually(lambda: len(anna.leases) == 2, "who is silent has lost its shard", 20)
+    assert count("shoal_server_expiries_total") == 1
+    assert count("shoal_server_moves_total") >= 2
+
+
+def test_figures_say_how_many_groups_they_leave_out(sqlite_url: str) -> None:
+    with shoal.connect(sqlite_url) as hub:
+        for stream, groups in (("orders", 3), ("bills", 2)):
+            hub.create_stream(stream, shards=1)
+            for number in range(groups):
+                hub.create_group(stream, f"group-{number}")
+        service = hub.service
+        assert isinstance(service, LocalHub)
+        for shown, beyond in ((4, 1.0), (5, 0.0)):
+            text = lag_text(service, shown).decode()
+            assert text.count("\nshoal_group_lag_records{") == shown
+            assert f"\nshoal_groups_not_shown {beyond}\n" in text
 
 
 def test_figures_show_what_comes_later(url: str, hub: Hub) -> None:

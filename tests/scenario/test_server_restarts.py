@@ -1,6 +1,8 @@
 """Servers that are stopped, killed and started again, and others in their place."""
 
+import os
 import random
+import signal
 import sqlite3
 import threading
 import time
@@ -186,6 +188,46 @@ def test_its_timeout_begins_when_a_group_comes_back_to_it(sqlite_url: str) -> No
         with hub.join_group("orders", "billing", "anna"):
             eventually(lambda: noted_ms() is None, "it is expired")
             assert time.monotonic() - began >= 0.9 * timeout_s
+
+
+@pytest.mark.timeout(120)
+def test_of_two_servers_one_may_freeze_and_everybody_goes_to_the_other(postgres_server: Server) -> None:
+    """Its machine is cut off, or stands still: connections to it stand, and nothing comes."""
+    store = postgres_server.fresh_database()
+    seen: list[int] = []
+
+    def process(batch: Batch, checkpointer: Checkpointer) -> None:
+        seen.extend(int(record.value) for record in batch)
+        checkpointer.save()
+
+    with ServerProcess(store) as first, ServerProcess(store) as second:
+        both = f"{first.url},127.0.0.1:{second.port}"
+        with shoal.connect(both) as hub, shoal.connect(second.url) as other:
+            hub.create_stream("orders", shards=4)
+            hub.create_group("orders", "billing", timeout=4)
+            workers = [
+                Worker(one, "orders", "billing", process, name=name).start()
+                for one, name in ((hub, "anna"), (other, "bob"))
+            ]
+            with hub.producer("orders") as producer:
+                producer.send(b"0", key=b"0").result(20)
+                eventually(lambda: len(seen) == 1, "the first is processed", 20)
+                os.kill(first.pid, signal.SIGSTOP)
+                try:
+                    began = time.monotonic()
+                    for number in range(1, 41):
+                        producer.send(b"%d" % number, key=b"%d" % number)
+                    producer.flush()
+                    eventually(lambda: set(seen) == set(range(41)), "all of them are processed", 30)
+                    took_s = time.monotonic() - began
+                finally:
+                    os.kill(first.pid, signal.SIGCONT)
+            assert took_s < 20
+            for worker in workers:
+                worker.stop()
+            kept = [int(record.value) for shard in range(4) for record in hub.read("orders", shard, 0)]
+            assert sorted(kept) == list(range(41))  # Also what the frozen one had in hand.
+            assert hub.describe_group("orders", "billing").lag == 0
 
 
 @pytest.mark.timeout(120)

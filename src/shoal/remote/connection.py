@@ -38,12 +38,16 @@ class Connection:
         self, host: str, port: int, context: ssl.SSLContext | None, signer: Signer | None = None
     ) -> None:
         self.place = (host, port)
+        self.context = context
         self._signer = signer
         self._server = "" if signer is None else signer.server_at(self.place)
         self._http = PlainHttp(host, port, context, _CONNECT_S)
         self._arrivals = select.poll()
         self._arrivals.register(self._http.socket, select.POLLIN)
-        self.used_s = time.monotonic()
+        self.used_s = self.began_s = time.monotonic()
+        """`began_s`: when it was taken for the call that is under way."""
+        self.is_repeatable = False
+        """Whether the call that is under way may be made again: see `silence`, which ends it then."""
         self.is_aborted = False
 
     @property
@@ -52,13 +56,21 @@ class Connection:
         return time.monotonic() - self.used_s > _IDLE_S or bool(self._arrivals.poll(0))
 
     def exchange(
-        self, path: str, content_type: str, parts: Parts, timeout_s: float, *, begun: Begun | None = None
+        self,
+        path: str,
+        content_type: str,
+        parts: Parts,
+        timeout_s: float,
+        *,
+        is_repeatable: bool = False,
+        begun: Begun | None = None,
     ) -> HttpAnswer:
         """Send a request, and its answer.
 
         One that was signed for another server than this connection leads to is signed again, and sent again:
         nothing was done.
         """
+        self.is_repeatable = is_repeatable
         if self._signer is None:
             answer = self._http.exchange(path, content_type, parts, timeout_s, begun=begun)
         else:

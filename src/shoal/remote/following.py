@@ -154,7 +154,7 @@ class RemoteFollowing:
         is_kept = False
         try:
             status, answer, is_kept = connection.exchange(
-                call.path, "application/json", [body], WAIT_S + _ANSWER_S
+                call.path, "application/json", [body], WAIT_S + _ANSWER_S, is_repeatable=True
             )
         except OSError as error:
             if connection.is_aborted and not self._transport.is_closed:

@@ -21,11 +21,22 @@ Parts = Sequence[bytes | memoryview]
 Begun = Callable[[bytes], None]
 """Told how a long answer begins, before the rest of it has come."""
 
+HEALTH_PATH: Final = "/healthz"
+"""What a server answers whatever becomes of its store."""
 _HEAD_BYTES_MAX: Final = 65_536
 _TOGETHER: Final = 65_536
 """Parts of a request up to this are sent as one: to copy them costs less than another packet."""
 _RECEIVED: Final = 65_536
 _END_OF_HEAD: Final = b"\r\n\r\n"
+_KEEPALIVE: Final = (
+    (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+    (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 10),
+    (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 5),
+    (socket.IPPROTO_TCP, "TCP_KEEPCNT", 3),
+    (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", 25_000),
+)
+"""A machine that is gone says nothing: its peer's system finds out within half a minute, whether it waits for
+an answer or sends. Not every system has all of them."""
 
 
 class BrokenAnswer(ConnectionError):
@@ -52,15 +63,9 @@ class PlainHttp:
     """One connection. For one thread at a time."""
 
     def __init__(self, host: str, port: int, context: ssl.SSLContext | None, timeout_s: float) -> None:
-        plain = socket.create_connection((host, port), timeout_s)
-        try:
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.socket = plain if context is None else context.wrap_socket(plain, server_hostname=host)
-        except BaseException:
-            plain.close()
-            raise
+        self.socket = _connected(host, port, context, timeout_s)
         self._timeout_s = timeout_s
-        self._host = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._host = _host_of(host, port)
         self._heads: dict[tuple[str, str], bytes] = {}
 
     def exchange(
@@ -195,6 +200,34 @@ class PlainHttp:
 
     def close(self) -> None:
         self.socket.close()
+
+
+def answers_anything(host: str, port: int, context: ssl.SSLContext | None, timeout_s: float) -> bool:
+    """Whether a server answers, whatever it says: asked on a connection of its own for what costs nothing."""
+    request = f"GET {HEALTH_PATH} HTTP/1.1\r\nHost: {_host_of(host, port)}\r\nConnection: close\r\n\r\n"
+    try:
+        with _connected(host, port, context, timeout_s) as asked:
+            asked.sendall(request.encode("ascii"))
+            return bool(asked.recv(_RECEIVED))
+    except OSError:
+        return False
+
+
+def _connected(host: str, port: int, context: ssl.SSLContext | None, timeout_s: float) -> socket.socket:
+    plain = socket.create_connection((host, port), timeout_s)
+    try:
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for level, name, value in _KEEPALIVE:
+            if hasattr(socket, name):
+                plain.setsockopt(level, getattr(socket, name), value)
+        return plain if context is None else context.wrap_socket(plain, server_hostname=host)
+    except BaseException:
+        plain.close()
+        raise
+
+
+def _host_of(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _parsed(head: bytes) -> _Head:

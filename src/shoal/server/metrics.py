@@ -19,8 +19,9 @@ _REFUSED: Final = {"NotSignedIn", "ClockSkewed", "ReplayedRequest", "AccessDenie
 _MOVES: Final = {"granted", "forced"}
 _EXPIRIES: Final = {"expired"}
 _BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-GROUPS_SHOWN: Final = 500
-"""Groups whose lag one look at the figures shows: each costs a look at its rows."""
+GROUPS_SHOWN: Final = 2000
+"""Groups whose lag one look at the figures shows: each costs a look at its rows, of a millisecond or two, and
+Prometheus waits for ten seconds. How many there are beyond is a figure, too."""
 
 
 class Counters:
@@ -107,18 +108,19 @@ class Counters:
         return generate_latest(self.registry)
 
 
-def lag_text(hub: LocalHub) -> bytes:
+def lag_text(hub: LocalHub, groups_shown: int = GROUPS_SHOWN) -> bytes:
     """Lag per group and shard, as Prometheus reads it. Looks at the store: for a thread."""
     of_groups = CollectorRegistry()
-    of_groups.register(GroupLag(hub))
+    of_groups.register(GroupLag(hub, groups_shown))
     return generate_latest(of_groups)
 
 
 class GroupLag(Collector):
     """Lag per group and shard, and what comes later per stream, looked up when someone asks."""
 
-    def __init__(self, hub: LocalHub) -> None:
+    def __init__(self, hub: LocalHub, groups_shown: int) -> None:
         self._hub = hub
+        self._groups_shown = groups_shown
 
     def describe(self) -> list[GaugeMetricFamily]:
         """Nothing: to be registered must not look at the store."""
@@ -136,17 +138,22 @@ class GroupLag(Collector):
             "Records that come later; of a retry stream, those that wait for another attempt.",
             labels=["stream"],
         )
+        beyond = GaugeMetricFamily(
+            "shoal_groups_not_shown",
+            f"Groups beyond the first {self._groups_shown}, whose lag is not shown here.",
+        )
         delayed = self._hub.all_delayed()
-        left = GROUPS_SHOWN
+        left, not_shown = self._groups_shown, 0
         for stream in self._hub.list_streams(None):
             if stream.id in delayed:
                 later.add_metric([str(stream.full_name)], delayed[stream.id])
             try:
-                groups = self._hub.groups.list(stream.full_name)[:left]
+                groups = self._hub.groups.list(stream.full_name)
             except UnknownStream:
                 continue
-            left -= len(groups)
-            for group in groups:
+            shown = groups[:left]
+            left, not_shown = left - len(shown), not_shown + len(groups) - len(shown)
+            for group in shown:
                 try:
                     info = self._hub.groups.describe(stream.full_name, group.name)
                 except (UnknownGroup, UnknownStream):
@@ -157,6 +164,8 @@ class GroupLag(Collector):
                     labels = [str(stream.full_name), group.name, str(shard.id)]
                     records.add_metric(labels, shard.lag)
                     seconds.add_metric(labels, shard.lag_s)
+        beyond.add_metric([], not_shown)
         yield records
         yield seconds
         yield later
+        yield beyond

@@ -148,6 +148,9 @@ class RecordCalls:
         answered = [answer for answer in answers if isinstance(answer, Appended)]
         if len(answered) == len(answers):
             return Answer([appended_text(answered)])
+        for answer in answers:
+            if isinstance(answer, ShoalError):
+                self._counters.error(answer)
         return Answer([to_json(CALLS["hub", "append"].answer, answers)])
 
     async def _read(
