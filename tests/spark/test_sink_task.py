@@ -292,6 +292,27 @@ def test_a_task_of_an_older_batch_is_refused_and_stores_nothing(hub: shoal.Hub) 
     assert stored(hub) == by_key([rows([b"a"])])
 
 
+@pytest.mark.parametrize("is_exactly_once", [True, False])
+def test_rows_that_spell_one_stream_in_two_ways_are_all_stored_and_each_key_in_order(
+    hub: shoal.Hub, is_exactly_once: bool
+) -> None:
+    hub.create_stream("shop/refunds", shards=1)
+    spelt = ["orders", "default/orders", "shop/refunds"]
+    settings = replace(SETTINGS, stream=None, is_exactly_once=is_exactly_once)
+    batches = []
+    for round_number in range(3):
+        plain = rows([b"k%d" % (number // 3 % 2) for number in range(12)], 12 * round_number)
+        # Each round begins with another spelling.
+        names = pa.array([spelt[(number + round_number) % 3] for number in range(12)])
+        batches.append(plain.append_column("stream", names))
+    for _ in range(2 if is_exactly_once else 1):
+        SinkTask(hub.service, settings, WHO).write(batches)
+    is_refund = [batch.column("stream").to_numpy(zero_copy_only=False) == "shop/refunds" for batch in batches]
+    for stream, mine in (("orders", [~each for each in is_refund]), ("shop/refunds", is_refund)):
+        wanted = [batch.filter(pa.array(mask)) for batch, mask in zip(batches, mine, strict=True)]
+        assert stored(hub, stream) == by_key(wanted)
+
+
 def test_rows_without_a_key_are_spread_over_the_shards_and_stored_once(hub: shoal.Hub) -> None:
     batches = [rows([None] * 5, 5 * number) for number in range(40)]
     for _ in range(2):
