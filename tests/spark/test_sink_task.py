@@ -284,6 +284,26 @@ def test_a_batch_that_lacks_a_partition_which_was_begun_before_is_not_complete(h
     assert other.claim == written.claim
 
 
+def test_what_others_wrote_to_the_ledger_is_passed_over(hub: shoal.Hub) -> None:
+    foreign = [b"not json", b"", b"null", b"[1]", b'{"a":1}', b"[" * 100_000, b"\xff"]
+    batches = [rows([b"a"] * 5), rows([b"a"] * 5, 5)]
+    with pytest.raises(Killed):
+        SinkTask(Mortal(hub.service, 4, is_stored=True), SETTINGS, WHO).write(batches)
+    hub.append("spark.ledger", 0, foreign)
+    finish(hub, SinkTask(hub.service, SETTINGS, WHO).write(batches))
+    hub.append("spark.ledger", 0, foreign)
+    SinkTask(hub.service, SETTINGS, WHO).write(batches)
+    assert stored(hub) == by_key(batches)
+
+
+def test_a_note_that_is_not_there_is_told_in_a_line(hub: shoal.Hub) -> None:
+    SinkTask(hub.service, SETTINGS, WHO).write([rows([b"a"])])
+    at = hub.append("spark.ledger", 0, [b"not json"]).first_offset
+    ledger = ledger_of(hub.service, SETTINGS)
+    with pytest.raises(ShoalError, match=rf"spark.ledger has no note of a sink's at offset {at}"):
+        ledger._read(at)
+
+
 def test_a_task_of_an_older_batch_is_refused_and_stores_nothing(hub: shoal.Hub) -> None:
     newer = replace(WHO, batch=4)
     SinkTask(hub.service, SETTINGS, newer).write([rows([b"a"])])

@@ -16,9 +16,8 @@ import pyarrow.compute as pc
 
 from shoal.core.errors import InvalidInput, SchemaMismatch
 from shoal.core.model import StreamInfo, StreamName
-from shoal.core.names import stream_name
 from shoal.spark.ledger import Contents
-from shoal.spark.sink_options import SinkSettings
+from shoal.spark.sink_options import SinkSettings, target
 from shoal.wire.casting import cast_column
 from shoal.wire.fitting import check_row_sizes, fit_columns, fit_keys
 from shoal.wire.layout import HEADERS, Layout
@@ -53,13 +52,13 @@ def by_stream(settings: SinkSettings, rows: pa.RecordBatch) -> Iterator[tuple[St
     """The rows of each stream, in their order, however they spell its name."""
     own = _own_columns(settings, rows)
     if settings.stream is not None:
-        yield stream_name(settings.stream), own
+        yield target(settings.stream), own
         return
     names = rows.column(_STREAM)
     if names.null_count:
         raise InvalidInput("stream", None, "a row names no stream: its column 'stream' is null")
     encoded = names.dictionary_encode()
-    spelt = [stream_name(name) for name in encoded.dictionary.to_pylist()]
+    spelt = [target(name) for name in encoded.dictionary.to_pylist()]
     # Two spellings are one stream: two writers of it would number their pieces alike, and the log drop half.
     numbers = {stream: number for number, stream in enumerate(dict.fromkeys(spelt))}
     if len(numbers) == 1:

@@ -19,12 +19,11 @@ import pyarrow as pa
 
 from shoal.core.errors import InvalidInput, NotRepeated
 from shoal.core.model import DEFAULT_PROJECT, StreamName
-from shoal.core.names import stream_name
 from shoal.ports import HubService
 from shoal.spark.ledger import Beginning, Contents, Identity, Ledger, patiently
 from shoal.spark.repeating import RepeatableWriter
 from shoal.spark.sink_columns import by_stream, contents, fit
-from shoal.spark.sink_options import SinkSettings
+from shoal.spark.sink_options import SinkSettings, target
 from shoal.wire.layout import MEMORY, Layout
 
 STREAMS_MAX: Final = 256
@@ -42,7 +41,7 @@ class Written:
 
 def project_of(settings: SinkSettings) -> str:
     """Where a sink's ledger is: in its stream's project, or in the default one if rows name their streams."""
-    return DEFAULT_PROJECT if settings.stream is None else stream_name(settings.stream).project
+    return DEFAULT_PROJECT if settings.stream is None else target(settings.stream).project
 
 
 def ledger_of(service: HubService, settings: SinkSettings) -> Ledger:
