@@ -21,7 +21,7 @@ from shoal.connect import Hub
 from shoal.consumer.membership import insist
 from shoal.core.errors import StoreError, StreamReplaced
 from shoal.core.model import StreamInfo
-from shoal.spark.memberships import Memberships, group_of, tell_group
+from shoal.spark.memberships import Memberships, group_of, is_in_order, tell_group
 from shoal.spark.news import News
 from shoal.spark.plan import members
 from shoal.spark.plan.limits import Limits
@@ -102,7 +102,7 @@ class MemberQuery:
     def in_order(self) -> bool:
         if self._in_order is None:
             streams = streams_now(self._hub, self._options.subscription)
-            self._in_order = all(group_of(self._hub, name, self._options).in_order for name in streams)
+            self._in_order = is_in_order(self._hub, streams, self._options)
         return self._in_order
 
     def ends(self) -> dict[str, Any] | None:
