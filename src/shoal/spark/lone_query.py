@@ -23,7 +23,7 @@ from shoal.spark.news import News
 from shoal.spark.plan.limits import Limits
 from shoal.spark.plan.mirroring import behind, mirrored, set_back
 from shoal.spark.plan.offsets import Positions, StreamPositions, positions_of
-from shoal.spark.plan.spans import Span, awaited, due, kept, limited, reached
+from shoal.spark.plan.spans import Span, awaited, due, kept, limited, reached, turns
 from shoal.spark.plan.starting import Kind, Place
 from shoal.spark.plan.stays import asked_back
 from shoal.spark.source_options import SourceOptions
@@ -94,7 +94,9 @@ class LoneQuery:
             )
         ]
         available = awaited(spans, streams)
-        chosen = limited(spans, records_max=limits.records_max, bytes_max=limits.bytes_max)
+        chosen = limited(
+            spans, records_max=limits.records_max, bytes_max=limits.bytes_max, turns=turns(streams, at)
+        )
         end = Positions(
             query=positions.query,
             streams={

@@ -80,7 +80,12 @@ class MemberQuery:
         spans = self._due(streams)
         if not spans and self._until is not None:
             spans = self._wait_for_due(streams)
-        chosen = limited(spans, records_max=limits.records_max, bytes_max=limits.bytes_max)
+        chosen = limited(
+            spans,
+            records_max=limits.records_max,
+            bytes_max=limits.bytes_max,
+            turns=members.turns(self._tenures),
+        )
         if not chosen:
             self._news.seen(streams.values())
             return start, None
