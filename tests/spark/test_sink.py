@@ -102,6 +102,48 @@ def test_typed_columns_headers_and_timestamps_arrive_as_they_were_given(
     assert record.timestamp == 1767323045678
 
 
+def test_columns_that_spark_knows_as_wider_types_go_back_into_the_same_schema(
+    spark: SparkSession, hub: shoal.Hub, url: str
+) -> None:
+    schema = pa.schema(
+        {
+            "count": pa.uint64(),
+            "half": pa.float16(),
+            "both": pa.struct({"count": pa.uint64(), "small": pa.uint8()}),
+            "pair": pa.list_(pa.int16(), 2),
+        }
+    )
+    given = [
+        {"count": 2**64 - 1, "half": 1.5, "both": {"count": 2**63, "small": 255}, "pair": [1, None]},
+        {"count": None, "half": None, "both": None, "pair": None},
+    ]
+    for stream in ("here", "there"):
+        hub.create_stream(stream, shards=1, schema=schema)
+    with hub.producer("here") as producer:
+        producer.send_batch(pa.Table.from_pylist(given, schema))
+    rows = spark.read.format("shoal").options(hub=url, stream="here").load()
+    for number in range(2):  # The second has nothing but nulls, which ended the task's process.
+        one = rows.filter(f"offset = {number}").coalesce(1)
+        one.write.format("shoal").options(hub=url, stream="there").mode("append").save()
+    assert [record.value for record in hub.read("there", 0, 0)] == given
+
+
+def test_times_without_a_zone_are_utcs_and_numbers_are_milliseconds(
+    spark: SparkSession, hub: shoal.Hub, url: str
+) -> None:
+    hub.create_stream("times", shards=1)
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    assert zone is not None
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        for time in ("timestamp_ntz'2026-01-02 03:04:05.678'", "1767323045678L"):
+            rows = spark.sql(f"SELECT 'x' AS value, {time} AS timestamp")
+            rows.write.format("shoal").options(hub=url, stream="times").mode("append").save()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    assert [record.timestamp for record in hub.read("times", 0, 0)] == [1767323045678] * 2
+
+
 def test_headers_as_the_kafka_connector_has_them_are_taken(
     spark: SparkSession, hub: shoal.Hub, url: str
 ) -> None:

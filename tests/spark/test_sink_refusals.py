@@ -72,6 +72,8 @@ def hub(sqlite_url: str) -> Iterator[shoal.Hub]:
         ({"maxBufferBytes": "-1"}, "maxBufferBytes='-1': bytes"),
         ({"maxBufferBytes": "1g"}, "maxBufferBytes=1073741824: at most"),
         ({"path": "/tmp/x"}, "a sink has no path"),
+        ({"stream": "spark.ledger"}, "stream='spark.ledger': sinks keep their own notes there"),
+        ({"stream": "shop/spark.ledger"}, "stream='shop/spark.ledger': sinks keep their own notes there"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_by_name(
@@ -137,6 +139,18 @@ def test_a_row_that_names_no_stream_and_one_that_names_none_that_is_there_are_re
         task.write([pa.record_batch({"stream": pa.array([None], pa.string()), "value": ["v"]})])
     with pytest.raises(ShoalError, match="stream='nowhere': there is no such stream"):
         task.write([pa.record_batch({"stream": ["nowhere"], "value": ["v"]})])
+
+
+@pytest.mark.parametrize("name", ["spark.ledger", "default/spark.ledger", "shop/spark.ledger"])
+def test_a_row_that_names_the_notes_of_sinks_is_refused_and_nothing_is_stored(
+    hub: shoal.Hub, name: str
+) -> None:
+    task = SinkTask(
+        hub.service, SinkSettings(hub=HubAddress("unused")), Identity(query="q", batch=0, partition=0)
+    )
+    with pytest.raises(InvalidInput, match=f"stream='{name}': sinks keep their own notes there"):
+        task.write([pa.record_batch({"stream": ["orders", name], "value": ["v", "w"]})])
+    assert not any(shard.next_offset for shard in hub.describe_stream("orders").shards)
 
 
 @pytest.mark.parametrize("is_complete", [False, True])

@@ -284,12 +284,53 @@ def test_a_batch_that_lacks_a_partition_which_was_begun_before_is_not_complete(h
     assert other.claim == written.claim
 
 
+def test_what_others_wrote_to_the_ledger_is_passed_over(hub: shoal.Hub) -> None:
+    foreign = [b"not json", b"", b"null", b"[1]", b'{"a":1}', b"[" * 100_000, b"\xff"]
+    batches = [rows([b"a"] * 5), rows([b"a"] * 5, 5)]
+    with pytest.raises(Killed):
+        SinkTask(Mortal(hub.service, 4, is_stored=True), SETTINGS, WHO).write(batches)
+    hub.append("spark.ledger", 0, foreign)
+    finish(hub, SinkTask(hub.service, SETTINGS, WHO).write(batches))
+    hub.append("spark.ledger", 0, foreign)
+    SinkTask(hub.service, SETTINGS, WHO).write(batches)
+    assert stored(hub) == by_key(batches)
+
+
+def test_a_note_that_is_not_there_is_told_in_a_line(hub: shoal.Hub) -> None:
+    SinkTask(hub.service, SETTINGS, WHO).write([rows([b"a"])])
+    at = hub.append("spark.ledger", 0, [b"not json"]).first_offset
+    ledger = ledger_of(hub.service, SETTINGS)
+    with pytest.raises(ShoalError, match=rf"spark.ledger has no note of a sink's at offset {at}"):
+        ledger._read(at)
+
+
 def test_a_task_of_an_older_batch_is_refused_and_stores_nothing(hub: shoal.Hub) -> None:
     newer = replace(WHO, batch=4)
     SinkTask(hub.service, SETTINGS, newer).write([rows([b"a"])])
     with pytest.raises(ShoalError, match="batch 4 of this query has written already"):
         SinkTask(hub.service, SETTINGS, WHO).write([rows([b"b"])])
     assert stored(hub) == by_key([rows([b"a"])])
+
+
+@pytest.mark.parametrize("is_exactly_once", [True, False])
+def test_rows_that_spell_one_stream_in_two_ways_are_all_stored_and_each_key_in_order(
+    hub: shoal.Hub, is_exactly_once: bool
+) -> None:
+    hub.create_stream("shop/refunds", shards=1)
+    spelt = ["orders", "default/orders", "shop/refunds"]
+    settings = replace(SETTINGS, stream=None, is_exactly_once=is_exactly_once)
+    batches = []
+    for round_number in range(3):
+        plain = rows([b"k%d" % (number // 3 % 2) for number in range(12)], 12 * round_number)
+        # Each round begins with another spelling.
+        names = pa.array([spelt[(number + round_number) % 3] for number in range(12)])
+        batches.append(plain.append_column("stream", names))
+    for _ in range(2 if is_exactly_once else 1):
+        SinkTask(hub.service, settings, WHO).write(batches)
+    is_refund = [batch.column("stream").to_numpy(zero_copy_only=False) == "shop/refunds" for batch in batches]
+    for stream, mine in (("orders", [~each for each in is_refund]), ("shop/refunds", is_refund)):
+        wanted = [batch.filter(pa.array(mask)) for batch, mask in zip(batches, mine, strict=True)]
+        assert stored(hub, stream) == by_key(wanted)
 
 
 def test_rows_without_a_key_are_spread_over_the_shards_and_stored_once(hub: shoal.Hub) -> None:

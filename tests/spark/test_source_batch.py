@@ -13,7 +13,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrameReader, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.datasource import GreaterThan
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 import shoal
 from shoal.core.errors import InvalidInput, SchemaMismatch
@@ -322,6 +330,99 @@ def test_a_schema_that_does_not_match_is_refused(
     hub.create_stream("orders", shards=1)
     wrong = spark.read.schema("value string").format("shoal").option("hub", sqlite_url)
     assert "value='string': the stream wants binary" in refusal(wrong.option("stream", "orders"), "collect")
+
+
+_NESTED = pa.schema(
+    {
+        "both": pa.struct([pa.field("here", pa.int64(), nullable=False), pa.field("maybe", pa.int64())]),
+        "list": pa.list_(pa.int64()),
+        "map": pa.map_(pa.string(), pa.struct([pa.field("maybe", pa.int64())])),
+    }
+).append(pa.field("required", pa.int64(), nullable=False))
+_BOTH = StructType().add("here", "long", nullable=False).add("maybe", "long", nullable=False)
+_DEEP = StructType().add("maybe", "long", nullable=False)
+_PLAIN = StructType().add("maybe", "long")
+
+
+@pytest.mark.parametrize(
+    ("column", "line"),
+    [
+        (
+            StructField("key", BinaryType(), nullable=False),
+            "key='binary not null': the stream wants binary w",
+        ),
+        (StructField("list", ArrayType(LongType()), nullable=False), "list='array<bigint> not null': "),
+        (StructField("list", ArrayType(LongType(), containsNull=False)), "list.element='bigint not null': "),
+        (
+            StructField("both", _BOTH),
+            "both.maybe='bigint not null': the stream wants bigint without NOT NULL",
+        ),
+        (StructField("map", MapType(StringType(), _DEEP)), "map.value.maybe='bigint not null': "),
+        (
+            StructField("map", MapType(StringType(), StructType(), valueContainsNull=False)),
+            "map='map<string,",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_schema_that_says_of_what_may_be_null_that_it_is_not_is_refused(
+    hub: shoal.Hub, sqlite_url: str, column: StructField, line: str
+) -> None:
+    """Spark would leave nulls out of its counts, or end in a page of Java."""
+    hub.create_stream("typed", shards=1, schema=_NESTED)
+    given = {"hub": sqlite_url, "stream": "typed"}
+    with pytest.raises(SchemaMismatch) as caught:
+        batch_reader(given, StructType([column])).partitions()
+    assert line in str(caught.value)
+    streamed = stream_reader(given, StructType([column]))
+    with pytest.raises(SchemaMismatch) as caught:
+        streamed.initialOffset()
+    assert line in str(caught.value)
+
+
+def test_a_schema_may_say_of_what_is_never_null_that_it_is_not(
+    spark: SparkSession, hub: shoal.Hub, sqlite_url: str
+) -> None:
+    hub.create_stream("typed", shards=1, schema=_NESTED)
+    row = {"both": {"here": 1, "maybe": None}, "list": [None], "map": {"a": None}, "required": 7}
+    hub.append("typed", 0, pa.Table.from_pylist([row | {"map": [("a", None)]}], _NESTED))
+    given = (
+        "stream string not null, shard int not null, offset bigint not null, timestamp timestamp not null, "
+        "key binary, both struct<here: bigint not null, maybe: bigint>, list array<bigint>, "
+        "map map<string, struct<maybe: bigint>>, required bigint not null"
+    )
+    frame = reader(spark, sqlite_url, stream="typed").schema(given).load()
+    assert [field.name for field in frame.schema if not field.nullable] == [
+        *("stream", "shard", "offset", "timestamp", "required")
+    ]
+    (found,) = frame.select("both", "list", "map", "required").collect()
+    assert found.asDict(recursive=True) == row
+    # What Spark made of the stream by itself is a schema as well.
+    again = reader(spark, sqlite_url, stream="typed").load().schema
+    assert reader(spark, sqlite_url, stream="typed").schema(again).load().count() == 1
+
+
+def test_spark_passes_on_that_a_schema_denies_nulls_or_has_a_column_twice(
+    spark: SparkSession, hub: shoal.Hub, sqlite_url: str
+) -> None:
+    hub.create_stream("orders", shards=1)
+    hub.append("orders", 0, [b"x"])
+    denying = reader(spark, sqlite_url, stream="orders").schema("key binary not null, offset bigint")
+    assert "key='binary not null': the stream wants binary without NOT NULL" in refusal(denying)
+    twice = StructType().add("offset", "long").add("offset", "long")
+    assert "offset='2 columns of this name'" in refusal(
+        reader(spark, sqlite_url, stream="orders").schema(twice)
+    )
+
+
+def test_columns_whose_names_differ_in_their_case_are_read_side_by_side(
+    spark: SparkSession, hub: shoal.Hub, sqlite_url: str
+) -> None:
+    hub.create_stream("cased", shards=1, schema={"Key": "int64"})
+    with hub.producer("cased") as producer:
+        producer.send({"Key": 7}, key="k")
+    frame = reader(spark, sqlite_url, stream="cased").schema("Key bigint, key binary").load()
+    assert [tuple(row) for row in frame.collect()] == [(7, b"k")]
 
 
 def test_expired_offsets_fail_unless_loss_is_allowed(

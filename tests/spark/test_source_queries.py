@@ -242,6 +242,44 @@ def test_a_batch_that_is_run_again_is_divided_as_it_was_whatever_the_options_say
     assert driver.end["tasks"] == [4, None, False], "the next batch is divided as it is asked for now"
 
 
+@pytest.mark.parametrize("given", [{}, {"group": "billing", "member": "true"}], ids=["lone", "member"])
+def test_a_shard_with_little_in_it_has_its_turn_though_a_batch_has_fewer_records_than_shards(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], given: dict[str, str]
+) -> None:
+    hub.create_stream("orders", shards=4)
+    for shard, records in enumerate([50, 40, 1, 1]):
+        hub.append("orders", shard, [b"x"] * records)
+    driver = Driver(begin(maxOffsetsPerTrigger=2, startingOffsets="earliest", **given))
+    deadline = time.monotonic() + 20
+    if given:
+        driver.plan_all(4)  # All four shards are held.
+    while len(driver.rows) < 8:
+        assert time.monotonic() < deadline, driver.rows
+        if driver.plan(ReadMaxRows(2)):
+            driver.run()
+    assert {(2, 0), (3, 0)} <= set(driver.rows)
+
+
+@pytest.mark.parametrize("member", ["false", "true"])
+def test_a_bound_of_tasks_beside_a_group_in_order_is_refused_before_the_query_begins(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], member: str
+) -> None:
+    hub.create_stream("orders", shards=1)
+    told = "maxRecordsPerPartition=10: group 'billing' is in order, and a shard is read by one task"
+    options = {"group": "billing", "member": member, "maxRecordsPerPartition": 10}
+    with pytest.raises(InvalidInput, match=told):
+        begin(**options).initialOffset()
+    assert hub.describe_groups("orders") == [], "whoever is refused makes no group, which would be in order"
+    hub.create_group("orders", "billing", in_order=True)
+    with pytest.raises(InvalidInput, match=told):
+        begin(**options).initialOffset()
+    hub.update_group("orders", "billing", in_order=False)
+    fill(hub, 1, 40)
+    driver = Driver(begin(**options))
+    driver.drive(driver.plan)
+    assert len(driver.reader.partitions(driver.start, driver.end)) == 4
+
+
 def test_a_query_that_was_killed_and_reads_what_is_there_now_saves_it_to_its_group_before_it_ends(
     hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
 ) -> None:

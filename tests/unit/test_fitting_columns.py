@@ -1,5 +1,7 @@
 """Columns as they are given: cast within their kind where nothing is lost, refused otherwise."""
 
+import math
+import multiprocessing
 from datetime import date
 from decimal import Decimal
 from typing import Any
@@ -16,6 +18,9 @@ from shoal.wire.sizes import value_sizes
 
 PLAIN = Layout(None)
 NOT_NULL = pa.field("item", pa.int64(), nullable=False)
+
+
+_floats, _halves = pa.struct([("a", pa.float32())]), pa.struct([("a", pa.float16())])
 
 
 def fitted(column: pa.Array, wanted: pa.DataType) -> pa.Array:
@@ -46,6 +51,15 @@ def text(values: list[Any], kind: pa.DataType) -> pa.Array:
         (pa.array([1e300]), pa.float32()),
         (pa.array([1.5]), pa.float32()),
         (pa.array([2049]), pa.float16()),
+        (pa.array([2049.0], pa.float32()), pa.float16()),
+        (pa.array([1e10], pa.float32()), pa.float16()),
+        (pa.array([1.5]), pa.float16()),
+        (pa.array([[{"a": 0.1}]], pa.list_(_floats)), pa.list_(_halves)),
+        (pa.array([[("a", 0.1)]], pa.map_(pa.string(), pa.float32())), pa.map_(pa.string(), pa.float16())),
+        (pa.array([Decimal(2**64)]), pa.uint64()),
+        (pa.array([Decimal(-1)]), pa.uint64()),
+        (pa.array([Decimal("1.0")]), pa.int64()),
+        (pa.array([1]), pa.decimal128(20, 0)),
         (pa.array([["1"]]), pa.list_(pa.int64())),
         (pa.array([[1.5]]), pa.list_(pa.int64())),
         (pa.array([[1, 2]]), pa.list_(pa.int64(), 3)),
@@ -87,6 +101,17 @@ def test_a_column_of_another_kind_or_that_would_lose_is_refused(
         (pa.array([1, 2]), pa.float64()),
         (pa.array([1.5], pa.float32()), pa.float64()),
         (pa.array([1.5], pa.float16()), pa.float32()),
+        (pa.array([1.5, None, -0.0, float("inf"), 65504.0], pa.float32()), pa.float16()),
+        (pa.array([[{"a": 1.5}, None], None, [{"a": None}]], pa.list_(_floats)), pa.list_(_halves)),
+        (
+            pa.array([[("a", 1.5)], None], pa.map_(pa.string(), pa.float32())),
+            pa.map_(pa.string(), pa.float16()),
+        ),
+        (pa.array([Decimal(2**64 - 1), None, Decimal(0)], pa.decimal128(20, 0)), pa.uint64()),
+        (
+            pa.array([{"a": Decimal(2**64 - 1)}, None], pa.struct([("a", pa.decimal128(20, 0))])),
+            pa.struct([("a", pa.uint64())]),
+        ),
         (pa.array(["a"], pa.large_string()), pa.string()),
         (pa.array(["a"], pa.string_view()), pa.string()),
         (pa.array(["a", "a", None], pa.large_string()).dictionary_encode(), pa.string()),
@@ -117,9 +142,43 @@ def test_a_column_of_the_same_kind_is_cast(column: pa.Array, wanted: pa.DataType
         assert found.to_pylist() == column.to_pylist()
 
 
+def test_what_is_no_number_is_none_as_a_half_float_either() -> None:
+    (found,) = fitted(pa.array([float("nan")], pa.float32()), pa.float16()).to_pylist()
+    assert math.isnan(found)
+
+
 def test_text_becomes_bytes_and_bytes_that_are_utf8_become_text() -> None:
     assert fitted(pa.array(["ä"]), pa.binary()).to_pylist() == ["ä".encode()]
     assert fitted(pa.array(["ä".encode()]), pa.string()).to_pylist() == ["ä"]
+
+
+_items, _pairs = pa.list_(pa.int16()), pa.list_(pa.int16(), 2)
+_without_items = [
+    (pa.array([None], _items), _pairs),
+    (pa.array([None], pa.list_(pa.bool_())), pa.list_(pa.bool_(), 2)),
+    (pa.array([[None], None], pa.list_(_items)), pa.list_(_pairs)),
+    (pa.array([[None, None], None], pa.list_(_items)), pa.list_(_pairs, 2)),
+    (pa.array([[("a", None)]], pa.map_(pa.string(), _items)), pa.map_(pa.string(), _pairs)),
+    (pa.array([{"a": None}], pa.struct([("a", _items)])), pa.struct([("a", _pairs)])),
+]
+
+
+def _fit_what_came_over_ipc() -> None:
+    for column, wanted in _without_items:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, pa.schema({"x": column.type})) as writer:
+            writer.write_batch(pa.record_batch({"x": column}))
+        came = pa.ipc.open_stream(sink.getvalue()).read_next_batch()
+        found = fit_columns(Layout(stored_schema({"x": wanted})), came, None, 0)
+        assert found.column("x").to_pylist() == column.to_pylist()
+
+
+def test_lists_without_an_item_that_came_over_ipc_become_lists_of_a_fixed_size() -> None:
+    """In a process of its own, which Arrow ended."""
+    process = multiprocessing.get_context("spawn").Process(target=_fit_what_came_over_ipc)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
 
 
 nested = pa.struct([("a", pa.list_(pa.int32())), ("m", pa.map_(pa.string(), pa.int32()))])

@@ -93,6 +93,20 @@ def test_a_value_that_makes_no_sense_is_refused_by_its_name(parse: Parser, given
         parse("option", given)
 
 
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [
+        ('{"orders": {"0": 1, "0": 5}}', "0"),
+        ('{"orders": {"0": 1}, "orders": {"1": 5}}', "orders"),
+        ('{"0": 1, "1": 2, "\\u0030": 1}', "0"),
+    ],
+)
+def test_offsets_that_name_something_twice_are_refused_by_that_name(given: str, key: str) -> None:
+    for option in ("startingOffsets", "endingOffsets"):
+        with pytest.raises(InvalidInput, match=f"{option}='{key}': it is there 2 times; name each once"):
+            source_options({"hub": "http://127.0.0.1:7400", "stream": "orders", option: given})
+
+
 def test_servers_are_named_as_they_are_and_several_too() -> None:
     for url in ("http://127.0.0.1:7400", "http://key:secret@a:1,b:2", "https://hub.example:443"):
         assert address_of(url) == HubAddress(url)

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from shoal.core.errors import InvalidInput, OffsetExpired, OffsetOutOfRange, UnknownShard
 from shoal.core.lineage import ancestors, families
 from shoal.core.model import Shard, ShardId, ShardStatus, StreamInfo, StreamName, StreamSettings
+from shoal.spark.plan import members
 from shoal.spark.plan.filters import Bounds
 from shoal.spark.plan.limits import Limits
+from shoal.spark.plan.members import Tenure
 from shoal.spark.plan.offsets import Positions, StreamPositions, manifest, manifest_of, positions_of
-from shoal.spark.plan.spans import Owner, Span, awaited, due, kept, limited, reached
+from shoal.spark.plan.spans import Owner, Span, awaited, due, kept, limited, reached, turns
 from shoal.spark.plan.starting import Kind, Place, check_streams, place_of, resolved
 from shoal.spark.plan.tasks import TASKS_MAX, tasks
 from tests.unit.lineages import lineages
@@ -123,6 +125,50 @@ def test_no_shard_is_left_out_while_the_limit_has_a_record_for_each(spans: list[
     """Or a shard with little in it would wait for as long as others have much, and its children with it."""
     found = limited(spans, records_max=len(spans) + more)
     assert [one.shard for one in found] == [one.shard for one in spans]
+
+
+@given(
+    st.lists(st.integers(0, 30), min_size=2, max_size=12),
+    st.data(),
+    st.booleans(),
+)
+def test_where_a_batch_has_not_a_record_for_each_shard_every_shard_has_its_turn(
+    ends: list[int], data: st.DataObject, is_member: bool
+) -> None:
+    """Whatever comes meanwhile, and wherever."""
+    at = [data.draw(st.integers(0, end)) for end in ends]
+    starved = [0] * len(ends)
+    for _ in range(40):
+        records_max = data.draw(st.integers(1, len(ends)), label="records")
+        info = stream(
+            tuple(Shard(id=ShardId(n), begin=0, end=1, next_offset=end) for n, end in enumerate(ends))
+        )
+        if is_member:
+            tenures = {n: Tenure(epoch=1, done=offset, saved=0) for n, offset in enumerate(at)}
+            order = members.turns({"orders": tenures})
+        else:
+            order = turns({"orders": info}, {"orders": {n: offset for n, offset in enumerate(at) if offset}})
+        spans = [span(n, at[n], ends[n]) for n in range(len(ends)) if at[n] < ends[n]]
+        chosen = limited(spans, records_max=records_max, turns=order)
+        assert chosen == limited(spans, records_max=records_max, turns=order)
+        for one in spans:
+            # What the batches had room for since it was served last.
+            starved[one.shard] += records_max
+        for one in chosen:
+            starved[one.shard] = 0
+            at[one.shard] = one.end
+        assert max(starved) < 2 * len(ends), "a shard was left out for longer than once round"
+        for n in data.draw(st.lists(st.integers(0, len(ends) - 1), max_size=6), label="appended to"):
+            ends[n] += data.draw(st.integers(1, 20))
+
+
+def test_small_shards_are_read_though_a_batch_has_fewer_records_than_there_are_shards() -> None:
+    at, ends = [0] * 4, [1000, 900, 1, 1]
+    for _ in range(4):
+        spans = [span(n, at[n], ends[n]) for n in range(4) if at[n] < ends[n]]
+        for one in limited(spans, records_max=2):
+            at[one.shard] = one.end
+    assert at[2:] == [1, 1]
 
 
 def test_a_limit_is_shared_by_how_far_behind_each_shard_is() -> None:

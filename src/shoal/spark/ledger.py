@@ -220,8 +220,14 @@ class Ledger:
                 raise answer
 
     def _read(self, offset: int) -> dict[str, Any]:
-        (note,) = self._part(offset, ReadLimits(max_records=1))[0]
-        return note
+        """The note that the log says is there."""
+        notes, _ = self._part(offset, ReadLimits(max_records=1))
+        if not notes or notes[0] is None:
+            raise ShoalError(
+                f"{self._name} has no note of a sink's at offset {offset}, though one was stored there; let "
+                "nothing else write to that stream, and run this batch with exactlyOnce=false"
+            )
+        return notes[0]
 
     def _notes(self, who: Identity, offset: int) -> Iterator[dict[str, Any]]:
         """All notes of a batch."""
@@ -229,17 +235,21 @@ class Ledger:
             notes, after = self._part(offset, ReadLimits())
             if not notes:
                 return
-            yield from (note for note in notes if (note["query"], note["batch"]) == (who.query, who.batch))
+            for note in notes:
+                if note is not None and (note["query"], note["batch"]) == (who.query, who.batch):
+                    yield note
             offset = after
 
-    def _part(self, offset: int, limits: ReadLimits) -> tuple[list[dict[str, Any]], int]:
+    def _part(self, offset: int, limits: ReadLimits) -> tuple[list[dict[str, Any] | None], int]:
+        """What is there. None for each that is no note: others may have written there, which
+        changes nothing for us."""
         try:
             part = patiently(lambda: self._service.read(self._name, SHARD, offset, limits))
         except OffsetExpired as error:
             raise NotRepeated(
                 where="this batch", detail=f"its notes in {self._name} are no longer kept ({error})"
             ) from error
-        return [json.loads(record.value) for record in part], part.next_offset
+        return [_as_note(record.value) for record in part], part.next_offset
 
 
 def begun_at(service: HubService, project: str, who: Identity) -> int | None:
@@ -265,6 +275,17 @@ def begun_at(service: HubService, project: str, who: Identity) -> int | None:
             raise answer
         case Appended():
             raise AssertionError("no one can have come to this number")
+
+
+def _as_note(value: object) -> dict[str, Any] | None:
+    """What `written` wrote; None if it was somebody else."""
+    if not isinstance(value, bytes):
+        return None
+    try:
+        note = json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+    return note if isinstance(note, dict) and {"query", "batch"} <= note.keys() else None
 
 
 def _noted(held: Contents) -> dict[str, Any]:

@@ -18,12 +18,12 @@ from shoal.connect import Hub
 from shoal.core.errors import InvalidInput, ShoalError, StreamReplaced, UnknownStream
 from shoal.core.model import StreamInfo
 from shoal.core.names import stream_name
-from shoal.spark.memberships import Memberships, group_of, tell_group
+from shoal.spark.memberships import Memberships, group_of, is_in_order, tell_group
 from shoal.spark.news import News
 from shoal.spark.plan.limits import Limits
 from shoal.spark.plan.mirroring import behind, mirrored, set_back
 from shoal.spark.plan.offsets import Positions, StreamPositions, positions_of
-from shoal.spark.plan.spans import Span, awaited, due, kept, limited, reached
+from shoal.spark.plan.spans import Span, awaited, due, kept, limited, reached, turns
 from shoal.spark.plan.starting import Kind, Place
 from shoal.spark.plan.stays import asked_back
 from shoal.spark.source_options import SourceOptions
@@ -94,7 +94,9 @@ class LoneQuery:
             )
         ]
         available = awaited(spans, streams)
-        chosen = limited(spans, records_max=limits.records_max, bytes_max=limits.bytes_max)
+        chosen = limited(
+            spans, records_max=limits.records_max, bytes_max=limits.bytes_max, turns=turns(streams, at)
+        )
         end = Positions(
             query=positions.query,
             streams={
@@ -128,10 +130,10 @@ class LoneQuery:
         return found
 
     def in_order(self) -> bool:
-        if self._in_order is None and self._options.group is not None:
+        if self._in_order is None:
             streams = streams_now(self._hub, self._options.subscription)
-            self._in_order = all(group_of(self._hub, name, self._options).in_order for name in streams)
-        return self._in_order is not False
+            self._in_order = is_in_order(self._hub, streams, self._options)
+        return self._in_order
 
     def ends(self) -> dict[str, Any] | None:
         if self._positions is None:

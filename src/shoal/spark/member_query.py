@@ -21,7 +21,7 @@ from shoal.connect import Hub
 from shoal.consumer.membership import insist
 from shoal.core.errors import StoreError, StreamReplaced
 from shoal.core.model import StreamInfo
-from shoal.spark.memberships import Memberships, group_of, tell_group
+from shoal.spark.memberships import Memberships, group_of, is_in_order, tell_group
 from shoal.spark.news import News
 from shoal.spark.plan import members
 from shoal.spark.plan.limits import Limits
@@ -80,7 +80,12 @@ class MemberQuery:
         spans = self._due(streams)
         if not spans and self._until is not None:
             spans = self._wait_for_due(streams)
-        chosen = limited(spans, records_max=limits.records_max, bytes_max=limits.bytes_max)
+        chosen = limited(
+            spans,
+            records_max=limits.records_max,
+            bytes_max=limits.bytes_max,
+            turns=members.turns(self._tenures),
+        )
         if not chosen:
             self._news.seen(streams.values())
             return start, None
@@ -102,7 +107,7 @@ class MemberQuery:
     def in_order(self) -> bool:
         if self._in_order is None:
             streams = streams_now(self._hub, self._options.subscription)
-            self._in_order = all(group_of(self._hub, name, self._options).in_order for name in streams)
+            self._in_order = is_in_order(self._hub, streams, self._options)
         return self._in_order
 
     def ends(self) -> dict[str, Any] | None:

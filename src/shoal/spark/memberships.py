@@ -10,7 +10,8 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
@@ -20,7 +21,7 @@ from shoal.consumer.joining import see_group
 from shoal.consumer.membership import Membership, insist
 from shoal.consumer.options import WorkerOptions
 from shoal.core.describing import GroupInfo
-from shoal.core.errors import InvalidInput, ShoalError, StoreError
+from shoal.core.errors import InvalidInput, ShoalError, StoreError, UnknownGroup
 from shoal.core.group import Coordination, GroupSettings, MemberStatus
 from shoal.core.holding import Lease
 from shoal.core.model import StreamInfo
@@ -176,6 +177,19 @@ def group_of(hub: Hub, stream: str, options: SourceOptions) -> GroupSettings:
             f"group {options.group!r} says otherwise; leave it out, or change the group with update_group()",
         )
     return settings
+
+
+def is_in_order(hub: Hub, streams: Iterable[str], options: SourceOptions) -> bool:
+    """Whether a query reads a shard after all its ancestors, and with one task: as it was told, or as its
+    groups say. One that is not there yet will be made in order."""
+    if options.in_order is not None or options.group is None:
+        return options.in_order is not False
+    for stream in streams:
+        found = partial(hub.service.groups.find, stream_name(stream), options.group)
+        with suppress(UnknownGroup):
+            if not insist(found, StoreError, OUTAGE_S).settings.in_order:
+                return False
+    return True
 
 
 def _start(hub: Hub, stream: str, options: SourceOptions) -> str | datetime | dict[int, int]:

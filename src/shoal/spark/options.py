@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -131,9 +132,18 @@ def choice(*known: str) -> Parser:
 
 
 def as_json(name: str, value: str) -> Any:
-    """A JSON text."""
+    """A JSON text, in which no name is there twice: Python would take the last one without a word."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        for key, times in Counter(key for key, _ in pairs).items():
+            if times > 1:
+                raise InvalidInput(name, key, f"it is there {times} times; name each once")
+        return dict(pairs)
+
     try:
-        return json.loads(value)
+        return json.loads(value, object_pairs_hook=once)
+    except InvalidInput:
+        raise
     except ValueError as error:
         raise InvalidInput(name, value, f"not JSON ({error})") from None
     except RecursionError:

@@ -7,13 +7,15 @@ already and pass as they are; the others (unsigned numbers, other units of time)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     DataType,
     IntegerType,
@@ -57,8 +59,16 @@ def streams_schema(
 
 
 def check_schema(given: StructType, streams: Sequence[StreamInfo]) -> None:
-    """Refuse a schema of the user's that asks for what is not there, or for another type."""
+    """Refuse a schema of the user's that asks for what is not there, for another type, or for one column
+    twice; or that says of what may be null that it is not. Spark takes its word for that: it counts no nulls,
+    and reads values where none are.
+
+    Names are compared as they are written: a stream may have a column `Key` beside its `key`.
+    """
     own = _own_columns(streams)
+    for name, times in Counter(given.names).items():
+        if times > 1:
+            raise SchemaMismatch(name, given=f"{times} columns of this name", wanted="one of each name")
     for field in given.fields:
         known = next((known for known in (*FIXED, HEADERS) if known.name == field.name), None)
         if known is None and field.name not in own.names:
@@ -68,6 +78,16 @@ def check_schema(given: StructType, streams: Sequence[StreamInfo]) -> None:
         if _plain(wanted.dataType) != _plain(field.dataType):
             raise SchemaMismatch(
                 field.name, given=field.dataType.simpleString(), wanted=wanted.dataType.simpleString()
+            )
+        may_be_null = known.nullable if known is not None else own.field(field.name).nullable
+        for path, kind in _denied(
+            field.name, field.dataType, wanted.dataType, may_be_null and not field.nullable
+        ):
+            said = kind.simpleString()
+            raise SchemaMismatch(
+                path,
+                given=f"{said} not null",
+                wanted=f"{said} without NOT NULL (nullable=True): it may be null",
             )
 
 
@@ -130,6 +150,23 @@ def _known_alone(kind: pa.DataType) -> pa.DataType:
             raise ValueError("Spark has no such decimal")
         return pa.decimal128(kind.precision, kind.scale)
     return kind
+
+
+def _denied(path: str, given: DataType, wanted: DataType, is_denied: bool) -> Iterator[tuple[str, DataType]]:
+    """Where nulls are denied that may be there. The types are the same but for that."""
+    if is_denied:
+        yield path, given
+    if isinstance(given, StructType) and isinstance(wanted, StructType):
+        for mine, theirs in zip(given.fields, wanted.fields, strict=True):
+            is_denied = theirs.nullable and not mine.nullable
+            yield from _denied(f"{path}.{mine.name}", mine.dataType, theirs.dataType, is_denied)
+    elif isinstance(given, ArrayType) and isinstance(wanted, ArrayType):
+        is_denied = wanted.containsNull and not given.containsNull
+        yield from _denied(f"{path}.element", given.elementType, wanted.elementType, is_denied)
+    elif isinstance(given, MapType) and isinstance(wanted, MapType):
+        yield from _denied(f"{path}.key", given.keyType, wanted.keyType, False)
+        is_denied = wanted.valueContainsNull and not given.valueContainsNull
+        yield from _denied(f"{path}.value", given.valueType, wanted.valueType, is_denied)
 
 
 def _plain(kind: DataType) -> str:

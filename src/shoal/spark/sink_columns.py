@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shoal.core.errors import InvalidInput, SchemaMismatch
-from shoal.core.model import StreamInfo
+from shoal.core.model import StreamInfo, StreamName
 from shoal.spark.ledger import Contents
-from shoal.spark.sink_options import SinkSettings
+from shoal.spark.sink_options import SinkSettings, target
 from shoal.wire.casting import cast_column
 from shoal.wire.fitting import check_row_sizes, fit_columns, fit_keys
 from shoal.wire.layout import HEADERS, Layout
@@ -48,22 +48,25 @@ def check_columns(settings: SinkSettings, schema: pa.Schema, stream: StreamInfo 
             cast_column(own.column("headers"), HEADERS)
 
 
-def by_stream(settings: SinkSettings, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The rows of each stream, in their order, under the streams' names."""
+def by_stream(settings: SinkSettings, rows: pa.RecordBatch) -> Iterator[tuple[StreamName, pa.RecordBatch]]:
+    """The rows of each stream, in their order, however they spell its name."""
     own = _own_columns(settings, rows)
     if settings.stream is not None:
-        yield settings.stream, own
+        yield target(settings.stream), own
         return
     names = rows.column(_STREAM)
     if names.null_count:
         raise InvalidInput("stream", None, "a row names no stream: its column 'stream' is null")
     encoded = names.dictionary_encode()
-    if len(encoded.dictionary) == 1:
-        yield encoded.dictionary[0].as_py(), own
+    spelt = [target(name) for name in encoded.dictionary.to_pylist()]
+    # Two spellings are one stream: two writers of it would number their pieces alike, and the log drop half.
+    numbers = {stream: number for number, stream in enumerate(dict.fromkeys(spelt))}
+    if len(numbers) == 1:
+        yield spelt[0], own
         return
-    which = encoded.indices.to_numpy(zero_copy_only=False)
-    for number, name in enumerate(encoded.dictionary.to_pylist()):
-        yield name, own.take(pa.array(np.flatnonzero(which == number)))
+    which = np.array([numbers[stream] for stream in spelt])[encoded.indices.to_numpy(zero_copy_only=False)]
+    for stream, number in numbers.items():
+        yield stream, own.take(pa.array(np.flatnonzero(which == number)))
 
 
 def fit(settings: SinkSettings, layout: Layout, rows: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:

@@ -8,6 +8,8 @@ from typing import Final
 
 from shoal.core.errors import InvalidInput
 from shoal.core.limits import ROUND_BYTES_MAX
+from shoal.core.model import StreamName
+from shoal.core.names import LEDGER, stream_name
 from shoal.spark.hubs import HubAddress, address_of
 from shoal.spark.options import Option, choice, flag, parsed, size, text
 
@@ -55,11 +57,23 @@ class SinkSettings:
     buffer_bytes: int = 8 << 20
 
 
+def target(name: str) -> StreamName:
+    """The stream that is written under this name, however it is spelt."""
+    stream = stream_name(name)
+    if stream.stream == LEDGER:
+        raise InvalidInput(
+            "stream", name, "sinks keep their own notes there, and nothing else; name another stream"
+        )
+    return stream
+
+
 def sink_settings(options: Mapping[str, str]) -> SinkSettings:
     """Options as Spark gives them."""
     given = parsed(options, OPTIONS, what="the sink")
     if given["path"] is not None:
         raise InvalidInput("path", given["path"], 'a sink has no path; name it with .option("stream", …)')
+    if given["stream"] is not None:
+        target(given["stream"])
     if given["maxBufferBytes"] > ROUND_BYTES_MAX:
         raise InvalidInput("maxBufferBytes", given["maxBufferBytes"], f"at most {ROUND_BYTES_MAX}")
     return SinkSettings(

@@ -18,13 +18,12 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from shoal.core.errors import InvalidInput, NotRepeated
-from shoal.core.model import DEFAULT_PROJECT
-from shoal.core.names import stream_name
+from shoal.core.model import DEFAULT_PROJECT, StreamName
 from shoal.ports import HubService
 from shoal.spark.ledger import Beginning, Contents, Identity, Ledger, patiently
 from shoal.spark.repeating import RepeatableWriter
 from shoal.spark.sink_columns import by_stream, contents, fit
-from shoal.spark.sink_options import SinkSettings
+from shoal.spark.sink_options import SinkSettings, target
 from shoal.wire.layout import MEMORY, Layout
 
 STREAMS_MAX: Final = 256
@@ -42,7 +41,7 @@ class Written:
 
 def project_of(settings: SinkSettings) -> str:
     """Where a sink's ledger is: in its stream's project, or in the default one if rows name their streams."""
-    return DEFAULT_PROJECT if settings.stream is None else stream_name(settings.stream).project
+    return DEFAULT_PROJECT if settings.stream is None else target(settings.stream).project
 
 
 def ledger_of(service: HubService, settings: SinkSettings) -> Ledger:
@@ -58,7 +57,7 @@ class SinkTask:
         self._settings = settings
         self._who = who
         self._ledger: Ledger | None = None
-        self._targets: dict[str, _Target] = {}
+        self._targets: dict[StreamName, _Target] = {}
         self._contents = Contents()
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Written:
@@ -125,10 +124,10 @@ class SinkTask:
             return  # An earlier attempt sent this very round, or one that went on; `check` tells which.
         ledger.note_end(self._who, begun.next_note, self._contents)
 
-    def _open(self, name: str) -> _Target:
+    def _open(self, name: StreamName) -> _Target:
         if len(self._targets) == STREAMS_MAX:
-            raise InvalidInput("stream", name, f"one task writes to at most {STREAMS_MAX} streams")
-        stream = patiently(lambda: self._service.describe_stream(stream_name(name)))
+            raise InvalidInput("stream", str(name), f"one task writes to at most {STREAMS_MAX} streams")
+        stream = patiently(lambda: self._service.describe_stream(name))
         born = len(stream.shards) if self._ledger is None else self._ledger.claim_stream(self._who, stream)
         writer = RepeatableWriter(
             self._service,

@@ -189,6 +189,17 @@ def check_agreed(options: SourceOptions, columns: Sequence[str]) -> None:
         )
 
 
+def check_cuts(options: SourceOptions, *, in_order: bool) -> None:
+    """Refuse a bound of tasks where no shard may be cut. Of a query with a group the group says that."""
+    if in_order and options.task_records_max is not None:
+        raise InvalidInput(
+            "maxRecordsPerPartition",
+            options.task_records_max,
+            f"group {options.group!r} is in order, and a shard is read by one task, however much it holds; "
+            "leave it out, or read with a group that is not in order",
+        )
+
+
 def _check_kind(given: Mapping[str, str], is_streaming: bool) -> None:
     refused, remedy = (
         (_OF_BATCHES, "it is for spark.read, not for a streaming query")

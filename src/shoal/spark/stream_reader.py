@@ -38,7 +38,7 @@ from shoal.spark.plan.limits import Limits
 from shoal.spark.plan.spans import Span
 from shoal.spark.plan.tasks import DIVISION, Division, Task, division_of, tasks, without_division
 from shoal.spark.schema import check_schema
-from shoal.spark.source_options import SourceOptions
+from shoal.spark.source_options import SourceOptions, check_cuts
 from shoal.spark.streams import OUTAGE_S, streams_at_first
 
 
@@ -183,7 +183,10 @@ class ShoalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 checked.update(info.id for info in found)
 
         check(streams_at_first(hub, options.subscription).values())
-        return (MemberQuery if options.is_member else LoneQuery)(hub, options, news, check)
+        query: Query = (MemberQuery if options.is_member else LoneQuery)(hub, options, news, check)
+        if options.task_records_max is not None:
+            check_cuts(options, in_order=query.in_order())
+        return query
 
     def _limits(self, limit: ReadLimit, is_available_now: bool) -> Limits:
         """Spark's word for everything overrules the options: Trigger.Once means all."""

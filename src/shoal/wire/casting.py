@@ -2,18 +2,22 @@
 
 Arrow itself casts far more: text to numbers, numbers to text, a flag to a number. Here the types decide
 first (`is_castable`), then Arrow's safe cast looks at the values: an int that is too large, a fraction of a
-second that has no place, bytes that are no UTF-8.
+second that has no place, bytes that are no UTF-8. At half floats it does not look, so we do.
+
+Who knows neither half floats nor 64 bits without a sign (Spark) has floats and decimals for them: those are
+taken back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Final
 
 import pyarrow as pa
 
 from shoal.core.errors import SchemaMismatch
+from shoal.wire.functions import pc
 from shoal.wire.sizes import is_bytes, is_list, is_text
 
 
@@ -24,9 +28,7 @@ def cast_column(column: pa.Array, field: pa.Field) -> pa.Array:
         if not is_castable(column.type, field.type):
             raise SchemaMismatch(field.name, given=str(column.type), wanted=str(field.type))
         try:
-            if pa.types.is_dictionary(column.type):
-                column = column.dictionary_decode()
-            cast = column.cast(field.type)
+            cast = _cast(column, field.type)
         except pa.ArrowException as error:
             raise SchemaMismatch(
                 field.name, given=f"{column.type} ({error})", wanted=str(field.type)
@@ -48,7 +50,53 @@ def is_castable(given: pa.DataType, wanted: pa.DataType) -> bool:
         return is_bytes_like(given)
     if pa.types.is_floating(wanted) and pa.types.is_integer(given):
         return bool(wanted.bit_width >= 32)  # Of half floats, Arrow's safe cast does not look at the values.
+    if pa.types.is_integer(wanted) and pa.types.is_decimal(given):
+        return bool(given.scale == 0)
     return any(is_kind(wanted) and is_kind(given) and rule(given, wanted) for is_kind, rule in _RULES)
+
+
+def _cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """As Arrow casts, where Arrow does. ArrowException if a value has no place."""
+    if len(column) and column.null_count == len(column):
+        return pa.nulls(len(column), wanted)
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if _has(pa.types.is_fixed_size_list, wanted):
+        # Of lists without a single item, as they come over IPC, Arrow 26 reads the items from where no memory
+        # is when it casts them to lists of a fixed size. A copy has some.
+        column = pa.concat_arrays([column, column.slice(0, 0)])
+    cast = column.cast(wanted)
+    if _has(pa.types.is_float16, wanted) and not _keeps_halves(column, cast):
+        raise pa.ArrowInvalid("a value has no half float")
+    return cast
+
+
+def _keeps_halves(given: pa.Array, cast: pa.Array) -> bool:
+    """Whether every float that became a half is still the same number."""
+    for before, half in zip(_leaves(given), _leaves(cast), strict=True):
+        if pa.types.is_float16(half.type) and pa.types.is_float32(before.type):
+            after = half.cast(before.type)
+            is_same = pc.or_(pc.equal(before, after), pc.and_(pc.is_nan(before), pc.is_nan(after)))
+            if not pc.all(is_same, min_count=0).as_py():
+                return False
+    return True
+
+
+def _leaves(column: pa.Array) -> Iterator[pa.Array]:
+    """The columns that a column is made of, without what nulls hide; fields of structs by their names."""
+    kind = column.type
+    if pa.types.is_struct(kind):
+        parts = dict(zip((kind.field(i).name for i in range(kind.num_fields)), column.flatten(), strict=True))
+        for name in sorted(parts):
+            yield from _leaves(parts[name])
+    elif pa.types.is_map(kind):
+        entries = map_entries(column.drop_null())
+        yield from _leaves(entries.field(0))
+        yield from _leaves(entries.field(1))
+    elif _is_any_list(kind):
+        yield from _leaves(column.flatten())
+    else:
+        yield column
 
 
 def is_bytes_like(kind: pa.DataType) -> bool:
@@ -75,8 +123,9 @@ def _is_any_list(kind: pa.DataType) -> bool:
     return is_list(kind) or bool(pa.types.is_fixed_size_list(kind))
 
 
-def _is_wider_float(given: pa.DataType, wanted: pa.DataType) -> bool:
-    return bool(given.bit_width <= wanted.bit_width)
+def _is_float_for(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """As wide, or a float of 32 bits for a half."""
+    return bool(given.bit_width <= max(wanted.bit_width, 32))
 
 
 def _has_room_for(given: pa.DataType, wanted: pa.DataType) -> bool:
@@ -115,7 +164,7 @@ _RULES: Final[
     tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, pa.DataType], bool]], ...]
 ] = (
     (pa.types.is_integer, _always),
-    (pa.types.is_floating, _is_wider_float),
+    (pa.types.is_floating, _is_float_for),
     (pa.types.is_timestamp, _agrees_on_zone),
     (pa.types.is_date, _always),
     (pa.types.is_time, _always),
@@ -125,6 +174,12 @@ _RULES: Final[
     (pa.types.is_struct, _has_castable_fields),
     (pa.types.is_map, _has_castable_entries),
 )
+
+
+@cache
+def _has(is_kind: Callable[[pa.DataType], bool], kind: pa.DataType) -> bool:
+    """Whether this type is such a one, or anything within it."""
+    return is_kind(kind) or any(_has(is_kind, kind.field(i).type) for i in range(kind.num_fields))
 
 
 @cache

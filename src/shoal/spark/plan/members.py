@@ -19,7 +19,7 @@ from shoal.core.group import ShardState
 from shoal.core.holding import Lease
 from shoal.core.model import StreamInfo
 from shoal.spark.plan.offsets import Part, StreamPositions
-from shoal.spark.plan.spans import Owner, Span, kept, span_of
+from shoal.spark.plan.spans import Owner, Span, Turns, kept, span_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +69,14 @@ def finished(tenures: Tenures, stream_id: int, parts: Iterable[Part]) -> dict[in
         if tenure is not None and part.stream_id == stream_id and tenure.epoch == part.epoch:
             after[part.shard] = replace(tenure, done=max(tenure.done, part.end))
     return after
+
+
+def turns(tenures: Mapping[str, Tenures]) -> Turns:
+    """Whose turn it is among the shards that are held."""
+    return Turns(
+        ring=[(name, shard) for name in sorted(tenures) for shard in sorted(tenures[name])],
+        read=sum(tenure.done for held in tenures.values() for tenure in held.values()),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

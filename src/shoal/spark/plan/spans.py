@@ -107,11 +107,51 @@ def span_of(info: StreamInfo, shard: Shard, start: int, end: int) -> Span:
     )
 
 
+class Turns(NamedTuple):
+    """Whose turn it is, where a batch has not a record for each shard. It follows from how far a query is, so
+    that a plan which is made again is the same.
+
+    The shards stand in a ring. As many as there are records have their turn: the next ones with something
+    left, from the place on to which the count of all records that were read points. That place moves on by
+    the records of a batch, and the batch reaches at least as far: so no shard is leapt over, and each has its
+    turn before the ring has gone round once. (A shard that comes or goes turns the ring; that is seldom.)
+    """
+
+    ring: Sequence[tuple[str, int]]
+    """Streams and shards: all that may have records, whether they have some now or not."""
+    read: int
+    """How many records have been read."""
+
+    def after(self, spans: Sequence[Span]) -> list[int]:
+        """The places of the spans, those first whose turn it is."""
+        places = {shard: number for number, shard in enumerate(self.ring)}
+        waits = [(places[span.stream, span.shard] - self.read) % len(self.ring) for span in spans]
+        return sorted(range(len(spans)), key=waits.__getitem__)
+
+
+def turns(streams: Mapping[str, StreamInfo], positions: Mapping[str, Mapping[int, int]]) -> Turns:
+    """Of a query that reads these streams, and has come so far."""
+    return Turns(
+        ring=[
+            (name, int(shard.id))
+            for name in sorted(streams)
+            for shard in streams[name].shards
+            if shard.is_open or positions[name].get(shard.id, 0) < shard.next_offset
+        ],
+        read=sum(sum(positions[name].values()) for name in streams),
+    )
+
+
 def limited(
-    spans: Sequence[Span], *, records_max: int | None = None, bytes_max: int | None = None
+    spans: Sequence[Span],
+    *,
+    records_max: int | None = None,
+    bytes_max: int | None = None,
+    turns: Turns | None = None,
 ) -> list[Span]:
-    """As much of the spans as the limits allow: of each one record, as far as they go, and of the rest the
-    same part. So none falls behind, and none with little in it waits for those with much.
+    """As much of the spans as the limits allow: of each one record, and of the rest the same part. So none
+    falls behind, and none with little in it waits for those with much. Where there is not a record for each,
+    they take turns (without `turns`, among themselves).
 
     At least one record, however large: a query never stands still.
     """
@@ -124,16 +164,19 @@ def limited(
         wanted = min(wanted, max(1, total * bytes_max // size))
     if wanted >= total:
         return list(spans)
-    each = 1 if wanted >= len(spans) else 0
-    shared, rest = wanted - each * len(spans), total - each * len(spans)
-    taken = [each + (span.records - each) * shared // rest for span in spans]
+    if wanted < len(spans):
+        turns = turns or Turns([(span.stream, span.shard) for span in spans], sum(one.start for one in spans))
+        return [
+            spans[place].part(spans[place].start, spans[place].start + 1)
+            for place in sorted(turns.after(spans)[:wanted])
+        ]
+    shared, rest = wanted - len(spans), total - len(spans)
+    taken = [1 + (span.records - 1) * shared // rest for span in spans]
     left = wanted - sum(taken)
     # What rounding left over goes to those with the most to come, one record each.
     for place in sorted(range(len(spans)), key=lambda place: taken[place] - spans[place].records)[:left]:
         taken[place] += 1
-    return [
-        span.part(span.start, span.start + count) for span, count in zip(spans, taken, strict=True) if count
-    ]
+    return [span.part(span.start, span.start + count) for span, count in zip(spans, taken, strict=True)]
 
 
 def awaited(spans: Iterable[Span], streams: Mapping[str, StreamInfo]) -> int | None:
