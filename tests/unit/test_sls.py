@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 
 from shoal.core.access import ACTIONS, Rights, made_statement
 from shoal.core.checkpoint import Save
+from shoal.core.claims import first_claims
 from shoal.core.errors import NotOwner, UnknownConsumer, leaves
-from shoal.core.events import Letting, Rewind
+from shoal.core.events import Letting, Rewind, Sync
 from shoal.core.group import Claim, Group, GroupSettings, Member, ShardState
 from shoal.core.limits import GROUP_TIMEOUT_S_MAX
 from shoal.core.membership import Beat, beaten
 from shoal.core.model import Shard, ShardId, ShardStatus
+from shoal.core.ownership import step
 from shoal.core.reported import (
     Passed,
     beats_every_ms,
@@ -30,6 +32,7 @@ from shoal.core.reported import (
     member_named,
     run_dry,
     still_held,
+    told_start,
     watched_for_ms,
 )
 from shoal.core.ring import RING_SIZE
@@ -211,6 +214,11 @@ def group(state: ShardState = ShardState.ALREADY_ALLOC, owner: str | None = "sls
     return Group(id=1, stream_id=1, name="g", members=members, claims=(claim,))
 
 
+def told(now: Group) -> Group:
+    """The same, whose shard someone has said the start of."""
+    return replace(now, claims=tuple(replace(claim, is_told=True) for claim in now.claims))
+
+
 def test_only_a_shard_that_was_asked_back_and_is_not_reported_is_let_go() -> None:
     assert let_go_by(group(), "sls-1", []) == []
     asked_back = group(ShardState.TRANSFER)
@@ -246,12 +254,12 @@ def test_a_client_is_known_by_its_name_among_those_of_its_kind() -> None:
 
 
 def test_a_holders_checkpoint_is_saved_and_leads_back_only_as_a_new_beginning() -> None:
-    def told(offset: int, now: Group) -> object:
+    def saved(offset: int, now: Group) -> object:
         return checkpointed(now, SHARD, offset, consumer="one", is_forced=True)
 
-    assert told(7, group()) == Save(shard=ShardId(0), epoch=5, offset=7)
-    assert isinstance(told(2, group()), Rewind)
-    assert told(7, group(owner_epoch=4)) == Passed(is_stale=True)
+    assert saved(7, group()) == Save(shard=ShardId(0), epoch=5, offset=7)
+    assert isinstance(saved(2, group()), Rewind)
+    assert saved(7, group(owner_epoch=4)) == Passed(is_stale=True)
 
 
 def test_a_checkpoint_of_who_does_not_hold_the_shard_moves_nothing_under_its_holder() -> None:
@@ -269,7 +277,45 @@ def test_a_checkpoint_of_who_does_not_hold_the_shard_moves_nothing_under_its_hol
 def test_a_person_moves_a_checkpoint_wherever_it_is_to_be() -> None:
     for offset in (1, 7):
         assert isinstance(checkpointed(group(), SHARD, offset, consumer="", is_forced=True), Rewind)
-    assert checkpointed(group(), SHARD, 3, consumer="", is_forced=True) == Passed()
+    assert checkpointed(told(group()), SHARD, 3, consumer="", is_forced=True) == Passed()
+
+
+def test_where_a_shard_stands_already_is_news_to_a_group_that_was_not_told() -> None:
+    free = group(ShardState.NOT_ALLOC, None)
+    for consumer, now in (("", group()), ("", free), ("two", free)):
+        act = checkpointed(now, SHARD, 3, consumer=consumer, is_forced=True)
+        assert isinstance(act, Rewind)
+        assert act.positions == {0: 3}
+        assert checkpointed(told(now), SHARD, 3, consumer=consumer, is_forced=True) == Passed()
+    over = group(ShardState.OVER, None)
+    assert checkpointed(over, SHARD, 3, consumer="", is_forced=True) == Passed()
+
+
+def test_a_client_begins_by_its_own_settings_only_where_nobody_has_said_where() -> None:
+    (claim,) = group().claims
+    kept = replace(SHARD, first_offset=3)
+    assert told_start(claim, kept) is None
+    assert told_start(replace(claim, is_told=True), kept) == 3
+    assert told_start(claim, SHARD) == 3
+    assert told_start(replace(claim, restart=0, is_told=True), kept) == 0
+
+
+def test_a_shard_that_is_born_into_a_group_is_told_and_one_that_was_there_is_if_its_start_was_named() -> None:
+    whole = SHARD
+    for is_told in (False, True):
+        claims = first_claims([whole], {whole.id: 0}, is_bound=True, is_told=is_told)
+        now = Group(id=1, stream_id=1, name="g", claims=claims)
+        assert [claim.is_told for claim in now.claims] == [is_told]
+        half = RING_SIZE // 2
+        children = [
+            replace(whole, id=ShardId(number), begin=begin, end=end, parents=(whole.id,))
+            for number, begin, end in ((1, 0, half), (2, half, RING_SIZE))
+        ]
+        parent = replace(whole, status=ShardStatus.CLOSED)
+        after = step(now, Sync(), [parent, *children], {}).group
+        assert [claim.is_told for claim in after.claims] == [is_told, True, True]
+        reset = step(now, Rewind(positions={whole.id: 0}, why="a test"), [whole], {}).group
+        assert [claim.is_told for claim in reset.claims] == [True]
 
 
 def test_a_closed_shard_with_nothing_left_is_over_for_its_holder() -> None:
@@ -282,6 +328,7 @@ def test_a_closed_shard_with_nothing_left_is_over_for_its_holder() -> None:
     assert begun_at_end(group(), closed, "one") == done
     assert begun_at_end(group(), closed, "two") is None
     assert begun_at_end(group(), SHARD, "one") is None
+    assert begun_at_end(told(group()), closed, "one") is None
 
 
 @pytest.mark.parametrize(

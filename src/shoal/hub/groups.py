@@ -115,7 +115,7 @@ class LocalGroups:
         if settings.coordination is Coordination.LEASED:
             settings = self._leased.placed(settings)
         positions = resolved(stream, start, lambda shard, ms: self._offset_at(stream, shard, ms))
-        claims = first_claims(stream.shards, positions, is_bound=settings.in_order)
+        claims = first_claims(stream.shards, positions, is_bound=settings.in_order, is_told=start.is_named)
         made = self._store.create_group(
             stream,
             Group(id=0, stream_id=stream.id, name=group, settings=settings, claims=claims),
@@ -211,7 +211,7 @@ class LocalGroups:
         return loaded
 
     def saved_times(self, group_id: int) -> Mapping[ShardId, int | None]:
-        """When each shard's checkpoint was last saved, in milliseconds; None: never."""
+        """When each shard's checkpoint was last set, in milliseconds; None: it is where the group began."""
         return {shard: times[1] for shard, times in self._store.claim_times(group_id).items()}
 
     def force(self, group_id: int, event: Rewind) -> None:

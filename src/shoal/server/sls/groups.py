@@ -39,6 +39,7 @@ from shoal.core.reported import (
     member_named,
     run_dry,
     still_held,
+    told_start,
     watched_for_ms,
 )
 from shoal.hub.local import LocalHub
@@ -123,12 +124,11 @@ class SlsGroups:
                 continue
             here = stream.shards[claim.shard]
             owner = whole.members.get(claim.owner or "")
-            # Of a shard that was never saved, clients begin where they are told to, unless the group was.
-            is_unsaved = saved.get(claim.shard) is None and claim.start <= here.first_offset
+            start = told_start(claim, here)
             told.append(
                 {
                     "shard": claim.shard,
-                    "checkpoint": "" if is_unsaved else cursor_at(here, claim.start),
+                    "checkpoint": "" if start is None else cursor_at(here, start),
                     "updateTime": (saved.get(claim.shard) or 0) * 1000,
                     "consumer": "" if owner is None else owner.name,
                 }
@@ -188,7 +188,7 @@ class SlsGroups:
             except UnknownGroup:
                 continue  # It was deleted since we looked.
             save = begun_at_end(whole, shard, consumer)
-            if save is not None and self._hub.groups.saved_times(whole.id).get(shard.id) is None:
+            if save is not None:
                 ended.append((whole, save))
         if len(ended) == 1:  # Names with dashes can be read in two ways; then it is nobody's.
             with suppress(_Moved):  # It is another's by now.
