@@ -17,8 +17,8 @@ from shoal.core.access import ACTIONS, Rights, made_statement
 from shoal.core.checkpoint import Save
 from shoal.core.claims import first_claims
 from shoal.core.errors import NotOwner, UnknownConsumer, leaves
-from shoal.core.events import Letting, Rewind, Sync
-from shoal.core.group import Claim, Group, GroupSettings, Member, ShardState
+from shoal.core.events import Join, Letting, Rewind, Sync
+from shoal.core.group import Claim, Group, GroupSettings, Member, MemberStatus, ShardState
 from shoal.core.limits import GROUP_TIMEOUT_S_MAX
 from shoal.core.membership import Beat, beaten
 from shoal.core.model import Shard, ShardId, ShardStatus
@@ -28,6 +28,7 @@ from shoal.core.reported import (
     beats_every_ms,
     begun_at_end,
     checkpointed,
+    joining,
     let_go_by,
     member_named,
     run_dry,
@@ -251,6 +252,18 @@ def test_a_client_is_known_by_its_name_among_those_of_its_kind() -> None:
     assert found is not None
     assert found.incarnation == "sls-1"
     assert member_named(group(), "two", "sls-") is None
+
+
+def test_of_newcomers_of_one_name_only_the_first_joins() -> None:
+    def newcomer(name: str) -> Join:
+        return Join(name=name, incarnation="sls-2", timeout_ms=20_000, interval_ms=10_000)
+
+    assert joining(group(), newcomer("one"), "sls-") == Sync()
+    # A native consumer of that name is another kind of member, and a newer one bars it, as among its own.
+    for name in ("two", "three"):
+        assert joining(group(), newcomer(name), "sls-") == newcomer(name)
+    barred = {key: replace(one, status=MemberStatus.BARRED) for key, one in group().members.items()}
+    assert joining(replace(group(), members=barred), newcomer("one"), "sls-") == newcomer("one")
 
 
 def test_a_holders_checkpoint_is_saved_and_leads_back_only_as_a_new_beginning() -> None:

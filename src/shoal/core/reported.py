@@ -15,9 +15,18 @@ from dataclasses import dataclass
 from math import ceil
 
 from shoal.core.checkpoint import Save
-from shoal.core.errors import NotOwner, UnknownConsumer
-from shoal.core.events import Letting, Rewind
-from shoal.core.group import Claim, Group, Member, MemberStatus, ShardState
+from shoal.core.errors import InvalidInput, NotOwner, UnknownConsumer
+from shoal.core.events import Join, Letting, Rewind, Sync
+from shoal.core.group import (
+    Claim,
+    Coordination,
+    Delivery,
+    Group,
+    Member,
+    MemberStatus,
+    ShardState,
+    check_delivery,
+)
 from shoal.core.limits import CLOCK_MARGIN
 from shoal.core.model import Shard, ShardId
 
@@ -48,6 +57,28 @@ def member_named(group: Group, name: str, prefix: str) -> Member | None:
         if member.name == name and member.status is MemberStatus.ACTIVE and key.startswith(prefix):
             return member
     return None
+
+
+def check_reported(group: Group, stream: str) -> None:
+    """Refuse a group that these clients can be no members of: its shards have no owners, or its consumers
+    decide among themselves. Its checkpoints are not where such a client's would go."""
+    check_delivery(group, stream, Delivery.EXCLUSIVE)
+    if group.settings.coordination is not Coordination.COORDINATED:
+        raise InvalidInput(
+            "group",
+            group.name,
+            f"it is {group.settings.coordination.value}: its consumers decide among themselves, and its "
+            "checkpoints are in their table; look at it and reset it by 'shoal group', or use another group",
+        )
+
+
+def joining(group: Group, join: Join, prefix: str) -> Join | Sync:
+    """What becomes of such a client's first heartbeat in the group as it is by then.
+
+    Several may come at once, through several servers: one of them joins. A second newcomer would bar the
+    first, whose shards nobody would let go of.
+    """
+    return join if member_named(group, join.name, prefix) is None else Sync()
 
 
 def let_go_by(group: Group, incarnation: str, reported: Collection[int]) -> list[Letting]:

@@ -17,7 +17,7 @@ from shoal.core.checkpoint import Save
 from shoal.core.claims import first_claims, unbound
 from shoal.core.describing import Block, GroupInfo
 from shoal.core.errors import ShoalError, StrategyRefused, UnknownGroup
-from shoal.core.events import Forgotten, Join, Leave, Letting, Release, Retire, Rewind, Sync, Update
+from shoal.core.events import Event, Forgotten, Join, Leave, Letting, Release, Retire, Rewind, Sync, Update
 from shoal.core.group import (
     Coordination,
     Delivery,
@@ -258,8 +258,14 @@ class LocalGroups:
 
     # --- Members. ---
 
-    def join(self, name: StreamName, group: str, newcomer: Newcomer) -> Joined:
-        """See GroupService."""
+    def join(
+        self,
+        name: StreamName,
+        group: str,
+        newcomer: Newcomer,
+        rule: Callable[[Group, Join], Event] = lambda _, join: join,
+    ) -> Joined:
+        """See GroupService; `rule` says what becomes of it in the group that the step finds."""
         found = check_delivery(self.find(name, group), str(name), Delivery.EXCLUSIVE)
         check_same(found, newcomer.group_id, str(name))
         timeout_ms = found.settings.timeout_ms
@@ -270,7 +276,7 @@ class LocalGroups:
             interval_ms=_interval_ms(newcomer, timeout_ms),
             is_again=newcomer.is_again,
         )
-        self._steps.step(found.id, event)
+        self._steps.step(found.id, lambda now: rule(now, event))
         self._watch.serve(found.id, timeout_ms)
         return Joined(
             group_id=found.id, stream_id=found.stream_id, timeout_ms=timeout_ms, interval_ms=event.interval_ms
