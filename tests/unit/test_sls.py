@@ -38,7 +38,8 @@ from shoal.core.reported import (
 )
 from shoal.core.ring import RING_SIZE
 from shoal.server.sls.cursors import NoCursor, cursor_at, offset_of
-from shoal.server.sls.errors import TABLE
+from shoal.server.sls.errors import TABLE, SlsError
+from shoal.server.sls.forms import FOREVER, changed_retention_ms, days_shown
 from shoal.server.sls.hosts import project_of
 from shoal.server.sls.needs import NEEDS, needs_of
 from shoal.server.sls.packing import RAW_BYTES_MAX, Malformed, Packing, TooMuch, packed, unpacked
@@ -194,6 +195,24 @@ def test_both_signatures_are_good_for_their_secret_alone() -> None:
 def test_an_authorization_of_no_known_form_is_none(text: str) -> None:
     assert claimed(text) is None
     assert claimed("LOG " + text + ":") is None
+
+
+# --- Settings. ---
+
+
+@given(st.none() | st.integers(1, 10**13))
+def test_a_ttl_that_is_what_is_shown_leaves_retention_alone(kept_ms: int | None) -> None:
+    assert changed_retention_ms(days_shown(kept_ms), kept_ms) == kept_ms
+
+
+def test_a_ttl_that_is_not_what_is_shown_is_days_or_for_ever() -> None:
+    hour = 3_600_000
+    assert changed_retention_ms(2, hour) == 48 * hour
+    assert changed_retention_ms(1, 48 * hour) == 24 * hour
+    assert changed_retention_ms(FOREVER, hour) is None
+    for wrong in (0, FOREVER + 1, True, "1", 1.0):
+        with pytest.raises(SlsError):
+            changed_retention_ms(wrong, hour)
 
 
 # --- Groups. ---
