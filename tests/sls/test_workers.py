@@ -93,6 +93,19 @@ def test_a_consumer_that_begins_at_the_end_loses_nothing_when_shards_are_split_a
         assert "before" not in one.texts
 
 
+def test_a_worker_of_aliyuns_makes_its_own_settings_those_of_the_group_when_it_starts(
+    hub: Hub, url: str, start: Start
+) -> None:
+    hub.create_stream(STREAM, shards=1, schema=SCHEMA)
+    hub.create_group(STREAM, "g", in_order=True, timeout=20.0)
+    with reading(start, url, "g", "one", "in_order"):
+        eventually(lambda: held(hub) == [1], "it has joined", 30)
+        found = hub.describe_group(STREAM, "g").settings
+        assert (found.in_order, found.timeout_ms) == (True, 2000)
+    with reading(start, url, "g", "two"):
+        eventually(lambda: not hub.describe_group(STREAM, "g").settings.in_order, "it is told so", 30)
+
+
 def test_a_batch_that_fails_is_passed_over_by_the_client_and_one_that_goes_back_comes_again(
     hub: Hub, url: str, start: Start
 ) -> None:
