@@ -31,6 +31,7 @@ from shoal.core.group import (
 )
 from shoal.core.handover import HandedOver
 from shoal.core.holding import Assignment, View
+from shoal.core.lease_view import check_told
 from shoal.core.membership import Beat, check_same, check_unused
 from shoal.core.model import Shard, ShardId, StreamInfo, StreamName
 from shoal.core.positions import Start, resolved
@@ -220,6 +221,10 @@ class LocalGroups:
 
     def record(self, group_id: int, notes: Sequence[Note]) -> None:
         """See GroupService."""
+        group = self._known(group_id)
+        if group is None:
+            return  # It was deleted, and its history with it.
+        check_told(group, notes)
         self._store.add_notes(group_id, notes, now_ms())
         self._noted(notes)
 
