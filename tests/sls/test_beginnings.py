@@ -44,7 +44,9 @@ def force(url: str, cursor: str, consumer: str = "") -> None:
     asked(url, "POST", f"{GROUP}?type=checkpoint&consumer={consumer}&forceSuccess=true", body)
 
 
-def test_a_shard_that_is_born_later_is_read_from_its_first_record_on_every_store(store_url: str) -> None:
+def test_a_shard_that_is_born_later_is_read_from_its_first_record_and_a_reset_counts_on_every_store(
+    store_url: str,
+) -> None:
     with served(store_url) as url, shoal.connect(url) as hub:
         made(url, hub)
         assert checkpoints(url) == [""]
@@ -54,6 +56,8 @@ def test_a_shard_that_is_born_later_is_read_from_its_first_record_on_every_store
         asked(url, "POST", f"{GROUP}?type=heartbeat&consumer=one", [])
         assert checkpoints(url) == ["", cursor(url, 1, "begin"), cursor(url, 2, "begin")]
         assert asked(url, "GET", GROUP)[1]["updateTime"] > 0
+        hub.reset_group(STREAM, "g", to={0: 0})
+        assert checkpoints(url) == [cursor(url, shard, "begin") for shard in range(3)]
         hub.delete_stream(STREAM)
 
 
