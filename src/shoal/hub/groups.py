@@ -215,9 +215,9 @@ class LocalGroups:
         """When each shard's checkpoint was last set, in milliseconds; None: it is where the group began."""
         return {shard: times[1] for shard, times in self._store.claim_times(group_id).items()}
 
-    def force(self, group_id: int, event: Rewind) -> None:
-        """Checkpoints that were thought out by a rule of `core`."""
-        self._steps.step(group_id, event)
+    def force(self, group_id: int, rule: Callable[[Group], Rewind]) -> None:
+        """Checkpoints that a rule of `core` thinks out from the group that the step finds."""
+        self._steps.step(group_id, rule)
 
     def record(self, group_id: int, notes: Sequence[Note]) -> None:
         """See GroupService."""

@@ -158,20 +158,28 @@ class SlsGroups:
                 offset = offset_of(shard, cursor)
             except NoCursor as error:
                 raise SlsError(400, "InvalidShardCheckPoint", str(error)) from error
-            act = checkpointed(whole, shard, offset, consumer=consumer, is_forced=is_forced)
+            rule = partial(checkpointed, shard=shard, offset=offset, consumer=consumer, is_forced=is_forced)
             try:
-                self._do(name, whole, act)
+                self._do(name, whole, rule)
             except _Moved:
                 continue
             return
         raise SlsError(503, "ServerBusy", f"group {group} moves faster than a checkpoint")
 
-    def _do(self, name: StreamName, group: Group, act: Save | Rewind | Passed) -> None:
+    def _do(self, name: StreamName, group: Group, rule: Callable[[Group], Save | Rewind | Passed]) -> None:
+        act = rule(group)
+
+        def still(now: Group) -> Rewind:
+            if rule(now) != act:
+                raise _Moved
+            assert isinstance(act, Rewind)
+            return act
+
         match act:
             case Save():
                 self._save(name, group, [act])
             case Rewind():
-                self._hub.groups.force(group.id, act)
+                self._hub.groups.force(group.id, still)
             case Passed(is_stale=is_stale):
                 self.stale_checkpoints += is_stale
 
