@@ -137,9 +137,8 @@ def reset_unfenced() -> Replacement:
 def children_first() -> Replacement:
     right = claims.born
 
-    def born(shard: Shard, checkpoint: int, *, is_bound: bool, ended: object) -> Claim:
-        del ended
-        return right(shard, checkpoint, is_bound=is_bound, ended=shard.parents)
+    def born(shard: Shard, checkpoint: int, **how: Any) -> Claim:
+        return right(shard, checkpoint, **{**how, "ended": shard.parents})
 
     return claims, "born", born
 

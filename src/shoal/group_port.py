@@ -129,7 +129,7 @@ class GroupStore(Protocol):
         """What was said of each shard."""
 
     def claim_times(self, group_id: int) -> Mapping[ShardId, tuple[int, int | None]]:
-        """For people: since when each claim is in its state, and when its checkpoint was last saved."""
+        """For people: since when each claim is in its state, when its checkpoint was last set, or none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from shoal.testing.serving import served
 from shoal.wire.fitting import fit_records
 from shoal.wire.frame import CONTENT_TYPE, packed
 from shoal.wire.layout import Layout
-from tests.scenario.asking import asked
+from tests.scenario.asking import asked, figure
 
 SETTINGS = b'{"name":"orders","group":"g","settings":{%s},"start":{}}'
 
@@ -231,3 +231,30 @@ def test_a_record_that_no_hub_takes_is_refused_before_it_is_sent(hub: Hub) -> No
     with pytest.raises(TooLarge):
         hub.append("orders", 0, [b"x" * 5_000_000])
     assert stream_name("orders") == hub.describe_stream("orders").full_name
+
+
+def test_the_history_of_a_group_is_told_by_those_who_make_it(url: str, hub: Hub) -> None:
+    hub.create_stream("orders", shards=1)
+    hub.create_group("orders", "coordinated")
+    hub.create_group("orders", "leased", coordination="leased")
+    ids = {group.name: group.id for group in hub.service.groups.list(stream_name("orders"))}
+
+    def recorded(group: str, kind: str, **more: str) -> tuple[int, str]:
+        notes = [{"kind": kind, "consumer": "one", **more}]
+        body = json.dumps({"group_id": ids[group], "notes": notes}).encode()
+        status, told = asked(url, "/v1/groups/record", body)
+        return status, told["error"] if told else ""
+
+    for refused in (
+        recorded("coordinated", "expired"),
+        recorded("leased", "renewed"),
+        recorded("leased", "made up"),
+        recorded("leased", "expired", consumer="x" * 200),
+        recorded("leased", "expired", detail="x" * 3000),
+    ):
+        assert refused == (400, "InvalidInput")
+    assert figure(url, "expiries_total") == 0
+    assert recorded("leased", "expired") == (200, "")
+    assert figure(url, "expiries_total") == 1
+    told = {name: [note.kind for _, note in hub.group_history("orders", name)] for name in ids}
+    assert told == {"coordinated": [], "leased": ["expired"]}

@@ -12,6 +12,7 @@ import pytest
 import shoal
 from shoal import Hub
 from shoal.core.group import ShardState
+from shoal.core.model import StreamName
 from shoal.core.names import stream_name
 from shoal.hub.groups import LocalGroups
 from shoal.server.sls.records import SCHEMA
@@ -74,6 +75,12 @@ def pulled(ask: Ask, cursor: str, more: str = "") -> tuple[int, str]:
     return int(headers["x-log-count"]), headers["x-log-cursor"]
 
 
+def save(ask: Ask, group: str, consumer: str, cursor: str) -> None:
+    """As the Python library does it: forced."""
+    path = f"/consumergroups/{group}?type=checkpoint&consumer={consumer}&forceSuccess=True"
+    ask("POST", path, {"shard": 0, "checkpoint": cursor})
+
+
 def state(hub: Hub) -> ShardState:
     return hub.describe_group(STREAM, "g").shards[0].state
 
@@ -108,6 +115,25 @@ def test_who_pulls_is_not_told_that_a_group_is_deleted_in_that_moment(
     assert pulled(ask, at)[0] == 0
 
 
+def test_a_forced_checkpoint_does_not_lead_back_one_who_takes_the_shard_in_that_moment(
+    ask: Ask, one: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = cursor(ask, "begin")
+    ask("POST", "/consumergroups", {"consumerGroup": "h", "timeout": 20, "order": True})
+    look = LocalGroups.whole
+
+    def looked(groups: LocalGroups, name: StreamName, group: str) -> Any:
+        found = look(groups, name, group)
+        monkeypatch.undo()
+        assert ask("POST", "/consumergroups/h?type=heartbeat&consumer=one", [])[1] == [0]
+        save(ask, "h", "one", ask("GET", "/shards/0?type=cursor&from=end")[1]["cursor"])
+        return found
+
+    monkeypatch.setattr(LocalGroups, "whole", looked)
+    save(ask, "h", "late", begin)
+    assert one.describe_group(STREAM, "h").lag == 0
+
+
 def test_who_is_silent_keeps_its_shards_for_as_long_as_it_believes_to_hold_them(ask: Ask, one: Hub) -> None:
     # A client with a timeout of 1 s beats every 0.5 s, and lets go 1.5 s after its last answer.
     ask("PUT", "/consumergroups/g", {"timeout": 1, "order": True})
@@ -128,11 +154,7 @@ def test_who_was_given_something_has_not_done_with_it_before_it_saves(bound: str
     # It reads ahead, while what it was given may be under way.
     assert pulled(ask, following, more)[0] == 0
     assert state(one) is not ShardState.OVER
-    ask(
-        "POST",
-        "/consumergroups/g?type=checkpoint&consumer=one&forceSuccess=True",
-        {"shard": 0, "checkpoint": following},
-    )
+    save(ask, "g", "one", following)
     assert state(one) is ShardState.OVER
 
 

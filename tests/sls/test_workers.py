@@ -1,5 +1,6 @@
 """Workers of Aliyun's own consumer library: alone, together, killed, and in one group with ours."""
 
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from shoal.server.sealing import VARIABLE, new_master_key
 from shoal.server.sls.records import SCHEMA
 from shoal.testing.members import eventually
 from shoal.testing.users import ALL, guarded, of_the_document
-from tests.sls.running import STREAM, Start, held, lag, numbers, reading, send, stop
+from tests.sls.running import STREAM, Reader, Start, held, lag, numbers, reading, send, stop
 
 
 def test_one_worker_gets_every_log_and_its_checkpoint_is_the_groups(hub: Hub, url: str, start: Start) -> None:
@@ -59,9 +60,50 @@ def test_children_of_an_empty_or_passed_over_parent_are_consumed_in_order(
     hub.split_shard(STREAM, 0)
     with reading(start, url, "g", "one", "in_order", where) as one:
         eventually(lambda: held(hub) == [2], "it gets there", 30)
+        if where == "end":  # The children were there before the group: what it sees first is its start.
+            probes = count(1000)
+            eventually(lambda: begun(hub, one, next(probes)) == {1, 2}, "it has begun in both", 20)
         send(hub, numbers(0, 20))
-        if where == "begin":
-            eventually(lambda: sorted(one.texts, key=int) == numbers(0, 20), "it gets there", 20)
+        eventually(lambda: set(numbers(0, 20)) <= set(one.texts), "every one of them comes", 20)
+        assert "before" not in one.texts
+
+
+def begun(hub: Hub, one: Reader, probe: int) -> set[int]:
+    """The shards of which a consumer was given something, after one more record."""
+    send(hub, [str(probe)])
+    return {shard for _, shard, _ in one.seen}
+
+
+@pytest.mark.parametrize("words", [[], ["in_order"]])
+def test_a_consumer_that_begins_at_the_end_loses_nothing_when_shards_are_split_and_merged(
+    words: list[str], hub: Hub, url: str, start: Start
+) -> None:
+    hub.create_stream(STREAM, shards=1, schema=SCHEMA)
+    send(hub, ["before"])
+    with reading(start, url, "g", "one", "end", *words) as one:
+        eventually(lambda: held(hub) == [1], "it has the shard", 30)
+        probes = count(1000)
+        eventually(lambda: begun(hub, one, next(probes)) == {0}, "it has begun", 20)
+        hub.split_shard(STREAM, 0)
+        send(hub, numbers(0, 20))
+        hub.merge_shards(STREAM, 1, 2)
+        send(hub, numbers(20, 40))
+        eventually(lambda: set(numbers(0, 40)) <= set(one.texts), "every one of them comes", 30)
+        eventually(lambda: lag(hub) == 0, "all is saved", 20)
+        assert "before" not in one.texts
+
+
+def test_a_worker_of_aliyuns_makes_its_own_settings_those_of_the_group_when_it_starts(
+    hub: Hub, url: str, start: Start
+) -> None:
+    hub.create_stream(STREAM, shards=1, schema=SCHEMA)
+    hub.create_group(STREAM, "g", in_order=True, timeout=20.0)
+    with reading(start, url, "g", "one", "in_order"):
+        eventually(lambda: held(hub) == [1], "it has joined", 30)
+        found = hub.describe_group(STREAM, "g").settings
+        assert (found.in_order, found.timeout_ms) == (True, 2000)
+    with reading(start, url, "g", "two"):
+        eventually(lambda: not hub.describe_group(STREAM, "g").settings.in_order, "it is told so", 30)
 
 
 def test_a_batch_that_fails_is_passed_over_by_the_client_and_one_that_goes_back_comes_again(

@@ -168,7 +168,7 @@ def test_a_shard_is_at_its_end_when_it_is_closed_and_nothing_in_it_is_left(
 def test_a_shard_is_born_waiting_free_or_over(
     shard: Shard, checkpoint: int, is_bound: bool, ended: set[ShardId], state: ShardState
 ) -> None:
-    claim = born(shard, checkpoint, is_bound=is_bound, ended=ended)
+    claim = born(shard, checkpoint, is_bound=is_bound, is_told=False, ended=ended)
     assert claim == Claim(shard=shard.id, state=state, checkpoint=checkpoint, is_bound=is_bound)
     arrows = ARROWS[By.BORN_OVER if state is OVER else By.BIRTH]
     assert (None, claim.state) in arrows
@@ -192,7 +192,7 @@ def test_what_has_ended_by_states_is_what_has_ended_by_checkpoints(
 ) -> None:
     filled = tuple(replace(shard, next_offset=ends // 3**shard.id % 3) for shard in shards)
     checkpoints = {int(shard.id): saved // 3**shard.id % 3 for shard in shards}
-    claims = [born(shard, checkpoints[shard.id], is_bound=True, ended=()) for shard in filled]
+    claims = [born(shard, checkpoints[shard.id], is_bound=True, is_told=False, ended=()) for shard in filled]
     assert ended_shards(filled, claims) == ended(filled, checkpoints)
 
 

@@ -15,26 +15,31 @@ from hypothesis import strategies as st
 
 from shoal.core.access import ACTIONS, Rights, made_statement
 from shoal.core.checkpoint import Save
+from shoal.core.claims import first_claims
 from shoal.core.errors import NotOwner, UnknownConsumer, leaves
-from shoal.core.events import Letting, Rewind
-from shoal.core.group import Claim, Group, GroupSettings, Member, ShardState
+from shoal.core.events import Join, Letting, Rewind, Sync
+from shoal.core.group import Claim, Group, GroupSettings, Member, MemberStatus, ShardState
 from shoal.core.limits import GROUP_TIMEOUT_S_MAX
 from shoal.core.membership import Beat, beaten
 from shoal.core.model import Shard, ShardId, ShardStatus
+from shoal.core.ownership import step
 from shoal.core.reported import (
     Passed,
     beats_every_ms,
     begun_at_end,
     checkpointed,
+    joining,
     let_go_by,
     member_named,
     run_dry,
     still_held,
+    told_start,
     watched_for_ms,
 )
 from shoal.core.ring import RING_SIZE
 from shoal.server.sls.cursors import NoCursor, cursor_at, offset_of
-from shoal.server.sls.errors import TABLE
+from shoal.server.sls.errors import TABLE, SlsError
+from shoal.server.sls.forms import FOREVER, changed_retention_ms, days_shown
 from shoal.server.sls.hosts import project_of
 from shoal.server.sls.needs import NEEDS, needs_of
 from shoal.server.sls.packing import RAW_BYTES_MAX, Malformed, Packing, TooMuch, packed, unpacked
@@ -192,6 +197,24 @@ def test_an_authorization_of_no_known_form_is_none(text: str) -> None:
     assert claimed("LOG " + text + ":") is None
 
 
+# --- Settings. ---
+
+
+@given(st.none() | st.integers(1, 10**13))
+def test_a_ttl_that_is_what_is_shown_leaves_retention_alone(kept_ms: int | None) -> None:
+    assert changed_retention_ms(days_shown(kept_ms), kept_ms) == kept_ms
+
+
+def test_a_ttl_that_is_not_what_is_shown_is_days_or_for_ever() -> None:
+    hour = 3_600_000
+    assert changed_retention_ms(2, hour) == 48 * hour
+    assert changed_retention_ms(1, 48 * hour) == 24 * hour
+    assert changed_retention_ms(FOREVER, hour) is None
+    for wrong in (0, FOREVER + 1, True, "1", 1.0):
+        with pytest.raises(SlsError):
+            changed_retention_ms(wrong, hour)
+
+
 # --- Groups. ---
 
 
@@ -209,6 +232,11 @@ def group(state: ShardState = ShardState.ALREADY_ALLOC, owner: str | None = "sls
         for key, name in (("sls-1", "one"), ("native", "two"))
     }
     return Group(id=1, stream_id=1, name="g", members=members, claims=(claim,))
+
+
+def told(now: Group) -> Group:
+    """The same, whose shard someone has said the start of."""
+    return replace(now, claims=tuple(replace(claim, is_told=True) for claim in now.claims))
 
 
 def test_only_a_shard_that_was_asked_back_and_is_not_reported_is_let_go() -> None:
@@ -245,13 +273,25 @@ def test_a_client_is_known_by_its_name_among_those_of_its_kind() -> None:
     assert member_named(group(), "two", "sls-") is None
 
 
+def test_of_newcomers_of_one_name_only_the_first_joins() -> None:
+    def newcomer(name: str) -> Join:
+        return Join(name=name, incarnation="sls-2", timeout_ms=20_000, interval_ms=10_000)
+
+    assert joining(group(), newcomer("one"), "sls-") == Sync()
+    # A native consumer of that name is another kind of member, and a newer one bars it, as among its own.
+    for name in ("two", "three"):
+        assert joining(group(), newcomer(name), "sls-") == newcomer(name)
+    barred = {key: replace(one, status=MemberStatus.BARRED) for key, one in group().members.items()}
+    assert joining(replace(group(), members=barred), newcomer("one"), "sls-") == newcomer("one")
+
+
 def test_a_holders_checkpoint_is_saved_and_leads_back_only_as_a_new_beginning() -> None:
-    def told(offset: int, now: Group) -> object:
+    def saved(offset: int, now: Group) -> object:
         return checkpointed(now, SHARD, offset, consumer="one", is_forced=True)
 
-    assert told(7, group()) == Save(shard=ShardId(0), epoch=5, offset=7)
-    assert isinstance(told(2, group()), Rewind)
-    assert told(7, group(owner_epoch=4)) == Passed(is_stale=True)
+    assert saved(7, group()) == Save(shard=ShardId(0), epoch=5, offset=7)
+    assert isinstance(saved(2, group()), Rewind)
+    assert saved(7, group(owner_epoch=4)) == Passed(is_stale=True)
 
 
 def test_a_checkpoint_of_who_does_not_hold_the_shard_moves_nothing_under_its_holder() -> None:
@@ -269,7 +309,45 @@ def test_a_checkpoint_of_who_does_not_hold_the_shard_moves_nothing_under_its_hol
 def test_a_person_moves_a_checkpoint_wherever_it_is_to_be() -> None:
     for offset in (1, 7):
         assert isinstance(checkpointed(group(), SHARD, offset, consumer="", is_forced=True), Rewind)
-    assert checkpointed(group(), SHARD, 3, consumer="", is_forced=True) == Passed()
+    assert checkpointed(told(group()), SHARD, 3, consumer="", is_forced=True) == Passed()
+
+
+def test_where_a_shard_stands_already_is_news_to_a_group_that_was_not_told() -> None:
+    free = group(ShardState.NOT_ALLOC, None)
+    for consumer, now in (("", group()), ("", free), ("two", free)):
+        act = checkpointed(now, SHARD, 3, consumer=consumer, is_forced=True)
+        assert isinstance(act, Rewind)
+        assert act.positions == {0: 3}
+        assert checkpointed(told(now), SHARD, 3, consumer=consumer, is_forced=True) == Passed()
+    over = group(ShardState.OVER, None)
+    assert checkpointed(over, SHARD, 3, consumer="", is_forced=True) == Passed()
+
+
+def test_a_client_begins_by_its_own_settings_only_where_nobody_has_said_where() -> None:
+    (claim,) = group().claims
+    kept = replace(SHARD, first_offset=3)
+    assert told_start(claim, kept) is None
+    assert told_start(replace(claim, is_told=True), kept) == 3
+    assert told_start(claim, SHARD) == 3
+    assert told_start(replace(claim, restart=0, is_told=True), kept) == 0
+
+
+def test_a_shard_that_is_born_into_a_group_is_told_and_one_that_was_there_is_if_its_start_was_named() -> None:
+    whole = SHARD
+    for is_told in (False, True):
+        claims = first_claims([whole], {whole.id: 0}, is_bound=True, is_told=is_told)
+        now = Group(id=1, stream_id=1, name="g", claims=claims)
+        assert [claim.is_told for claim in now.claims] == [is_told]
+        half = RING_SIZE // 2
+        children = [
+            replace(whole, id=ShardId(number), begin=begin, end=end, parents=(whole.id,))
+            for number, begin, end in ((1, 0, half), (2, half, RING_SIZE))
+        ]
+        parent = replace(whole, status=ShardStatus.CLOSED)
+        after = step(now, Sync(), [parent, *children], {}).group
+        assert [claim.is_told for claim in after.claims] == [is_told, True, True]
+        reset = step(now, Rewind(positions={whole.id: 0}, why="a test"), [whole], {}).group
+        assert [claim.is_told for claim in reset.claims] == [True]
 
 
 def test_a_closed_shard_with_nothing_left_is_over_for_its_holder() -> None:
@@ -282,6 +360,7 @@ def test_a_closed_shard_with_nothing_left_is_over_for_its_holder() -> None:
     assert begun_at_end(group(), closed, "one") == done
     assert begun_at_end(group(), closed, "two") is None
     assert begun_at_end(group(), SHARD, "one") is None
+    assert begun_at_end(told(group()), closed, "one") is None
 
 
 @pytest.mark.parametrize(

@@ -139,22 +139,39 @@ def kept(claim: Claim) -> Claim:
     return replace(moved(claim, By.HANDED_OVER, ALREADY_ALLOC), next=None, handover_ms=0)
 
 
-def born(shard: Shard, checkpoint: int, *, is_bound: bool, ended: Collection[ShardId]) -> Claim:
+def born(
+    shard: Shard, checkpoint: int, *, is_bound: bool, is_told: bool, ended: Collection[ShardId]
+) -> Claim:
     """A shard that the group sees for the first time."""
     if is_at_end(shard, checkpoint):
-        return Claim(shard=shard.id, state=OVER, checkpoint=checkpoint, is_bound=is_bound)
+        return Claim(shard=shard.id, state=OVER, checkpoint=checkpoint, is_bound=is_bound, is_told=is_told)
     waits = is_bound and any(parent not in ended for parent in shard.parents)
-    return Claim(shard=shard.id, state=WAIT if waits else NOT_ALLOC, checkpoint=checkpoint, is_bound=is_bound)
+    return Claim(
+        shard=shard.id,
+        state=WAIT if waits else NOT_ALLOC,
+        checkpoint=checkpoint,
+        is_bound=is_bound,
+        is_told=is_told,
+    )
 
 
 def first_claims(
-    shards: Sequence[Shard], positions: Mapping[ShardId, int], *, is_bound: bool
+    shards: Sequence[Shard], positions: Mapping[ShardId, int], *, is_bound: bool, is_told: bool
 ) -> tuple[Claim, ...]:
-    """All shards of a stream, for a new group that begins at these positions, or else where a shard does."""
+    """All shards of a stream, for a new group that begins at these positions, or else where a shard does.
+
+    `is_told`: someone has named these positions.
+    """
     ended: set[ShardId] = set()
     claims = []
     for shard in shards:
-        claim = born(shard, positions.get(shard.id, shard.first_offset), is_bound=is_bound, ended=ended)
+        claim = born(
+            shard,
+            positions.get(shard.id, shard.first_offset),
+            is_bound=is_bound,
+            is_told=is_told and shard.id in positions,
+            ended=ended,
+        )
         if claim.state is OVER and all(parent in ended for parent in shard.parents):
             ended.add(shard.id)
         claims.append(claim)

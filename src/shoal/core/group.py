@@ -157,6 +157,9 @@ class Claim:
     """The incarnation that gets it once the owner has let go."""
     is_bound: bool = True
     """Waits for its ancestors. Not so for what was there when a group became in-order."""
+    is_told: bool = False
+    """The group was told where it stands: it was born into the group, its checkpoint was saved or forced, or
+    its start was named. Otherwise a consumer that has a start of its own (Aliyun's) begins by that."""
     restart: int | None = None
     """The machine begins anew, from this offset or `AS_SAVED`, once the owner has let go."""
     handover_ms: int = 0

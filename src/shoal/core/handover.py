@@ -54,7 +54,7 @@ def handed_over(
         ):
             return None
         if letting.checkpoint is not None:
-            claim = replace(claim, checkpoint=letting.checkpoint)
+            claim = replace(claim, checkpoint=letting.checkpoint, is_told=True)
         if is_at_end(shard, claim.checkpoint):
             return None
         after = replace(after, epoch=after.epoch + 1)

@@ -1,4 +1,5 @@
-"""A leased group's rows as a `Group`, so that both kinds are described in the same words. Decides nothing."""
+"""A leased group's rows as a `Group`, so that both kinds are described in the same words. Decides nothing but
+what its consumers may add to its history: they tell what they did, and nobody else can."""
 
 from __future__ import annotations
 
@@ -7,8 +8,10 @@ from dataclasses import replace
 from typing import Final
 
 from shoal.core.claims import unbound
-from shoal.core.group import Claim, Group, Member, MemberStatus, Note, ShardState
+from shoal.core.errors import InvalidInput
+from shoal.core.group import Claim, Coordination, Group, Member, MemberStatus, Note, ShardState
 from shoal.core.lease import Change, ChangeKind, InstanceRow, LeaseRow
+from shoal.core.limits import NAME_LENGTH_MAX, TEXT_LENGTH_MAX
 from shoal.core.model import Shard, ShardId
 from shoal.core.succession import standing
 
@@ -102,6 +105,22 @@ def noted(change: Change, consumer: str, names: Mapping[str, str] | None = None)
     )
 
 
+def check_told(group: Group, notes: Sequence[Note]) -> None:
+    """Refuse what no consumer has to tell: of a group that the hub coordinates, which writes that history
+    itself, and other things than changes of rows are told as. Who may change the rows may say what it did."""
+    if group.settings.coordination is not Coordination.LEASED:
+        raise InvalidInput("group", group.name, "the hub itself writes the history of such a group")
+    for note in notes:
+        if note.kind not in _TOLD:
+            raise InvalidInput("kind", note.kind, f"one of {', '.join(sorted(_TOLD))}")
+        for name, text, limit in (
+            ("consumer", note.consumer or "", NAME_LENGTH_MAX),
+            ("detail", note.detail, TEXT_LENGTH_MAX),
+        ):
+            if len(text) > limit:
+                raise InvalidInput(name, f"{len(text)} characters", f"at most {limit} of them")
+
+
 def known_names(
     before: Mapping[str, str], rows: Sequence[LeaseRow], instances: Sequence[InstanceRow]
 ) -> dict[str, str]:
@@ -122,3 +141,4 @@ def _name(incarnation: str | None, names: Mapping[str, str]) -> str:
 _UNTOLD: Final = frozenset(
     {ChangeKind.BEAT, ChangeKind.WATCH, ChangeKind.RENEW, ChangeKind.SAVE, ChangeKind.LINK}
 )
+_TOLD: Final = frozenset(kind.value for kind in ChangeKind) - {kind.value for kind in _UNTOLD}

@@ -278,7 +278,7 @@ def _find_claim(work: _Work, shard: ShardId, incarnation: str) -> Claim:
 def _saved(work: _Work, claim: Claim, checkpoint: int) -> Claim:
     """The claim with its owner's last checkpoint."""
     check_forward(work.stream, work.shards[claim.shard], claim.checkpoint, checkpoint)
-    return replace(claim, checkpoint=checkpoint)
+    return replace(claim, checkpoint=checkpoint, is_told=True)
 
 
 def _free(work: _Work, claim: Claim) -> None:
@@ -349,7 +349,7 @@ def _rewind(work: _Work, event: Rewind) -> list[ShardId]:
     _follow_stream(work)  # A shard born since the last step can be named, too.
     ended_before = machine.ended_shards(work.shards, work.claims)
     for shard, offset in sorted(event.positions.items()):
-        claim = replace(work.claims[shard], epoch=work.next_epoch())
+        claim = replace(work.claims[shard], epoch=work.next_epoch(), is_told=True)
         work.note("rewound", claim, claim.owner, f"{event.why}: from {claim.checkpoint} to {offset}")
         if claim.owner is not None:
             _ask_back(work, claim, restart=offset)
@@ -477,7 +477,8 @@ def _follow_stream(work: _Work) -> None:
     ended: set[ShardId] = set()
     for shard in work.shards:
         if shard.id >= len(work.claims):
-            claim = machine.born(shard, 0, is_bound=work.settings.in_order, ended=ended)
+            # Whatever the group's start was: its first records would be skipped otherwise.
+            claim = machine.born(shard, 0, is_bound=work.settings.in_order, is_told=True, ended=ended)
             work.claims.append(claim)
             work.note("born", claim, detail=str(claim.state))
         claim = work.claims[shard.id]

@@ -28,6 +28,11 @@ class Start:
     time_ms: int = 0
     offsets: Mapping[int, int] = field(default_factory=dict)
 
+    @property
+    def is_named(self) -> bool:
+        """Whether it says more than where one begins who was told nothing."""
+        return self.kind is not StartKind.EARLIEST
+
 
 def resolved(stream: StreamInfo, start: Start, offset_at: Callable[[Shard, int], int]) -> dict[ShardId, int]:
     """The offset for each shard that `start` speaks of; all are checked before any is used."""

@@ -15,9 +15,18 @@ from dataclasses import dataclass
 from math import ceil
 
 from shoal.core.checkpoint import Save
-from shoal.core.errors import NotOwner, UnknownConsumer
-from shoal.core.events import Letting, Rewind
-from shoal.core.group import Claim, Group, Member, MemberStatus, ShardState
+from shoal.core.errors import InvalidInput, NotOwner, UnknownConsumer
+from shoal.core.events import Join, Letting, Rewind, Sync
+from shoal.core.group import (
+    Claim,
+    Coordination,
+    Delivery,
+    Group,
+    Member,
+    MemberStatus,
+    ShardState,
+    check_delivery,
+)
 from shoal.core.limits import CLOCK_MARGIN
 from shoal.core.model import Shard, ShardId
 
@@ -48,6 +57,28 @@ def member_named(group: Group, name: str, prefix: str) -> Member | None:
         if member.name == name and member.status is MemberStatus.ACTIVE and key.startswith(prefix):
             return member
     return None
+
+
+def check_reported(group: Group, stream: str) -> None:
+    """Refuse a group that these clients can be no members of: its shards have no owners, or its consumers
+    decide among themselves. Its checkpoints are not where such a client's would go."""
+    check_delivery(group, stream, Delivery.EXCLUSIVE)
+    if group.settings.coordination is not Coordination.COORDINATED:
+        raise InvalidInput(
+            "group",
+            group.name,
+            f"it is {group.settings.coordination.value}: its consumers decide among themselves, and its "
+            "checkpoints are in their table; look at it and reset it by 'shoal group', or use another group",
+        )
+
+
+def joining(group: Group, join: Join, prefix: str) -> Join | Sync:
+    """What becomes of such a client's first heartbeat in the group as it is by then.
+
+    Several may come at once, through several servers: one of them joins. A second newcomer would bar the
+    first, whose shards nobody would let go of.
+    """
+    return join if member_named(group, join.name, prefix) is None else Sync()
 
 
 def let_go_by(group: Group, incarnation: str, reported: Collection[int]) -> list[Letting]:
@@ -85,11 +116,21 @@ def run_dry(group: Group, incarnation: str, shards: Sequence[Shard]) -> list[Sav
     ]
 
 
+def told_start(claim: Claim, shard: Shard) -> int | None:
+    """Where such a client is told to begin; None: where its own settings say.
+
+    Those are about shards that were there when the group was made. One that was born later begins where it
+    does, or its first records would be skipped; and what someone has named stands, wherever it is.
+    """
+    return claim.start if claim.is_told or claim.start > shard.first_offset else None
+
+
 def begun_at_end(group: Group, shard: Shard, consumer: str) -> Save | None:
-    """The holder of a closed shard, of which nothing was ever saved, begins at its end: that ends it."""
+    """The holder of a closed shard, which was to begin where its own settings say, begins at its end: that
+    ends it."""
     claim = group.claims[shard.id]
     holder = group.members.get(claim.owner) if claim.owner is not None else None
-    if shard.is_open or claim.is_fenced or holder is None or holder.name != consumer:
+    if claim.is_told or shard.is_open or claim.is_fenced or holder is None or holder.name != consumer:
         return None
     return Save(shard=shard.id, epoch=claim.epoch, offset=shard.next_offset)
 
@@ -101,7 +142,8 @@ def checkpointed(
 
     The holder's goes forward as any owner's; back, it is a forced one, and the shard begins anew from there.
     Without a name and forced, it is a person's, and always done. Of others, a forced one is done if nobody
-    holds the shard and it leads forward; one that is not forced is refused.
+    holds the shard and it does not lead back; one that is not forced is refused. Where a shard stands already
+    is news to a group that was not told where to begin: its clients would go by their own settings.
     """
     claim = group.claims[shard.id]
     holder = group.members.get(claim.owner) if claim.owner is not None else None
@@ -112,9 +154,9 @@ def checkpointed(
         if not any(m.name == consumer and m.is_watched for m in group.members.values()):
             raise UnknownConsumer(consumer)
         raise NotOwner(shard=shard.id, consumer=consumer, owner=None if holder is None else holder.name)
-    if offset == claim.start:
+    if offset == claim.start and (claim.is_told or claim.state is ShardState.OVER):
         return Passed()
-    if not consumer or (claim.owner is None and offset > claim.start):
+    if not consumer or (claim.owner is None and offset >= claim.start):
         return Rewind(positions={shard.id: offset}, why=f"a forced checkpoint of {consumer or 'a person'}")
     return Passed(is_stale=True)
 

@@ -17,7 +17,7 @@ from shoal.core.checkpoint import Save
 from shoal.core.claims import first_claims, unbound
 from shoal.core.describing import Block, GroupInfo
 from shoal.core.errors import ShoalError, StrategyRefused, UnknownGroup
-from shoal.core.events import Forgotten, Join, Leave, Letting, Release, Retire, Rewind, Sync, Update
+from shoal.core.events import Event, Forgotten, Join, Leave, Letting, Release, Retire, Rewind, Sync, Update
 from shoal.core.group import (
     Coordination,
     Delivery,
@@ -31,6 +31,7 @@ from shoal.core.group import (
 )
 from shoal.core.handover import HandedOver
 from shoal.core.holding import Assignment, View
+from shoal.core.lease_view import check_told
 from shoal.core.membership import Beat, check_same, check_unused
 from shoal.core.model import Shard, ShardId, StreamInfo, StreamName
 from shoal.core.positions import Start, resolved
@@ -115,7 +116,7 @@ class LocalGroups:
         if settings.coordination is Coordination.LEASED:
             settings = self._leased.placed(settings)
         positions = resolved(stream, start, lambda shard, ms: self._offset_at(stream, shard, ms))
-        claims = first_claims(stream.shards, positions, is_bound=settings.in_order)
+        claims = first_claims(stream.shards, positions, is_bound=settings.in_order, is_told=start.is_named)
         made = self._store.create_group(
             stream,
             Group(id=0, stream_id=stream.id, name=group, settings=settings, claims=claims),
@@ -211,15 +212,19 @@ class LocalGroups:
         return loaded
 
     def saved_times(self, group_id: int) -> Mapping[ShardId, int | None]:
-        """When each shard's checkpoint was last saved, in milliseconds; None: never."""
+        """When each shard's checkpoint was last set, in milliseconds; None: it is where the group began."""
         return {shard: times[1] for shard, times in self._store.claim_times(group_id).items()}
 
-    def force(self, group_id: int, event: Rewind) -> None:
-        """Checkpoints that were thought out by a rule of `core`."""
-        self._steps.step(group_id, event)
+    def force(self, group_id: int, rule: Callable[[Group], Rewind]) -> None:
+        """Checkpoints that a rule of `core` thinks out from the group that the step finds."""
+        self._steps.step(group_id, rule)
 
     def record(self, group_id: int, notes: Sequence[Note]) -> None:
         """See GroupService."""
+        group = self._known(group_id)
+        if group is None:
+            return  # It was deleted, and its history with it.
+        check_told(group, notes)
         self._store.add_notes(group_id, notes, now_ms())
         self._noted(notes)
 
@@ -258,8 +263,14 @@ class LocalGroups:
 
     # --- Members. ---
 
-    def join(self, name: StreamName, group: str, newcomer: Newcomer) -> Joined:
-        """See GroupService."""
+    def join(
+        self,
+        name: StreamName,
+        group: str,
+        newcomer: Newcomer,
+        rule: Callable[[Group, Join], Event] = lambda _, join: join,
+    ) -> Joined:
+        """See GroupService; `rule` says what becomes of it in the group that the step finds."""
         found = check_delivery(self.find(name, group), str(name), Delivery.EXCLUSIVE)
         check_same(found, newcomer.group_id, str(name))
         timeout_ms = found.settings.timeout_ms
@@ -270,7 +281,7 @@ class LocalGroups:
             interval_ms=_interval_ms(newcomer, timeout_ms),
             is_again=newcomer.is_again,
         )
-        self._steps.step(found.id, event)
+        self._steps.step(found.id, lambda now: rule(now, event))
         self._watch.serve(found.id, timeout_ms)
         return Joined(
             group_id=found.id, stream_id=found.stream_id, timeout_ms=timeout_ms, interval_ms=event.interval_ms

@@ -172,7 +172,6 @@ NEEDS: Final[Mapping[tuple[str, str], Needs]] = {
     ("groups", "beat"): _numbered(_BEAT),
     ("groups", "wait"): _numbered(_BEAT),
     ("groups", "block"): _numbered(_BEAT),
-    ("groups", "record"): _numbered(_BEAT),
     ("groups", "retire"): _numbered(_BEAT),
     ("groups", "leased"): _numbered(SEE_GROUP),
     ("groups", "unbound"): _numbered(SEE_GROUP),
@@ -192,6 +191,8 @@ NEEDS: Final[Mapping[tuple[str, str], Needs]] = {
     ("leases", "ring"): _numbered(_BEAT),
     # Its rows hold checkpoints.
     ("leases", "attempt"): _numbered(_BEAT, _SAVE),
+    # What was done to them is told by those who may do it.
+    ("groups", "record"): _numbered(_BEAT, _SAVE),
 }
 _LISTED: Final[Mapping[tuple[str, str], Callable[[Arguments, Any], Need]]] = {
     ("hub", "list_projects"): lambda _, name: Need(

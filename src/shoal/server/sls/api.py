@@ -30,9 +30,10 @@ from shoal.server.requests import Answer, Incoming, Refused
 from shoal.server.sls.asked import Asked, asked_by, json_of
 from shoal.server.sls.errors import SlsError, too_fast
 from shoal.server.sls.forms import (
-    DAY_MS,
     FOREVER,
     OK,
+    changed_retention_ms,
+    days_shown,
     json_answer,
     packing_of,
     page_of,
@@ -171,11 +172,10 @@ class SlsApi:
 
     def _get_logstore(self, asked: Asked, body: bytes, logstore: str) -> Answer:  # noqa: ARG002
         stream = self._stream(asked, logstore)
-        kept_ms = stream.settings.retention_ms
         return json_answer(
             {
                 "logstoreName": stream.name,
-                "ttl": FOREVER if kept_ms is None else max(1, -(-kept_ms // DAY_MS)),
+                "ttl": days_shown(stream.settings.retention_ms),
                 "shardCount": len(stream.open_shards),
                 "enable_tracking": False,
                 "appendMeta": False,
@@ -193,7 +193,9 @@ class SlsApi:
         stream = self._stream(asked, logstore)
         if "ttl" in given:
             settings = stream.settings
-            self._hub.set_retention(stream.full_name, retention_ms(given["ttl"]), settings.retention_bytes)
+            kept_ms = changed_retention_ms(given["ttl"], settings.retention_ms)
+            if kept_ms != settings.retention_ms:
+                self._hub.set_retention(stream.full_name, kept_ms, settings.retention_bytes)
         return OK
 
     def _delete_logstore(self, asked: Asked, body: bytes, logstore: str) -> Answer:  # noqa: ARG002

@@ -71,6 +71,18 @@ def retention_ms(days: object) -> int | None:
     return None if days == FOREVER else days * DAY_MS
 
 
+def days_shown(kept_ms: int | None) -> int:
+    """How long records are kept, as a ttl: in days, the last one begun."""
+    return FOREVER if kept_ms is None else max(1, -(-kept_ms // DAY_MS))
+
+
+def changed_retention_ms(days: object, kept_ms: int | None) -> int | None:
+    """How long records are kept after an update. Clients send back what they were shown, to change something
+    else: a ttl that is what is shown changes nothing, though it is less exact, or more than they may set."""
+    is_as_shown = type(days) is int and days == days_shown(kept_ms)
+    return kept_ms if is_as_shown else retention_ms(days)
+
+
 def page_of(asked: Asked, found: list[str]) -> list[str]:
     """As much of a list as is asked for."""
     bounds = []

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from shoal.core.checkpoint import Save
@@ -18,14 +19,16 @@ from shoal.core.errors import (
     CheckpointBackwards,
     Fenced,
     HeartbeatOutdated,
+    InvalidInput,
+    NameTaken,
     NotOwner,
-    StoreBusy,
     UnknownConsumer,
     UnknownGroup,
     UnknownShard,
 )
 from shoal.core.events import Rewind
-from shoal.core.group import Delivery, Group, GroupSettings, check_delivery, timeout_ms
+from shoal.core.group import Group, GroupSettings, timeout_ms
+from shoal.core.holding import Assignment, View
 from shoal.core.membership import Beat
 from shoal.core.model import Shard, StreamInfo, StreamName
 from shoal.core.names import checked_name
@@ -34,11 +37,14 @@ from shoal.core.reported import (
     Passed,
     beats_every_ms,
     begun_at_end,
+    check_reported,
     checkpointed,
+    joining,
     let_go_by,
     member_named,
     run_dry,
     still_held,
+    told_start,
     watched_for_ms,
 )
 from shoal.hub.local import LocalHub
@@ -92,7 +98,7 @@ class SlsGroups:
                 newcomer = Newcomer(
                     name=consumer, incarnation=PREFIX + secrets.token_hex(8), interval_ms=interval_ms
                 )
-                self._hub.groups.join(name, group, newcomer)
+                self._hub.groups.join(name, group, newcomer, partial(joining, prefix=PREFIX))
                 continue
             key = member.incarnation
             beat = Beat(
@@ -107,11 +113,15 @@ class SlsGroups:
                 if lettings := let_go_by(whole, key, reported):
                     self._hub.groups.release(whole.id, key, lettings)
                 self._hub.groups.save(name, whole.id, run_dry(whole, key, stream.shards))
-                answer = self._hub.groups.beat(name, whole.id, beat)
-            except (HeartbeatOutdated, UnknownConsumer, NotOwner, Fenced, CheckpointBackwards):
+                answer: Assignment | View | None = self._hub.groups.beat(name, whole.id, beat)
+            except HeartbeatOutdated:
+                # Another of this name was faster. It came after we looked, and counts as this one.
+                answer = self._hub.groups.view(whole.id, key, -1)
+            except (NameTaken, UnknownConsumer, NotOwner, Fenced, CheckpointBackwards):
                 continue  # It moved since we looked: through another server, or by its timeout.
-            return sorted(grant.shard for grant in answer.granted or () if grant.is_wanted)
-        raise StoreBusy(f"group {group} moves faster than a heartbeat of {consumer}", 0.0)
+            if answer is not None:
+                return sorted(grant.shard for grant in answer.granted or () if grant.is_wanted)
+        raise SlsError(503, "ServerBusy", f"group {group} moves faster than a heartbeat of {consumer}")
 
     def checkpoints(self, name: StreamName, group: str, shard: int | None) -> list[dict[str, Any]]:
         """Where the group stands; for one shard, or all."""
@@ -123,12 +133,11 @@ class SlsGroups:
                 continue
             here = stream.shards[claim.shard]
             owner = whole.members.get(claim.owner or "")
-            # Of a shard that was never saved, clients begin where they are told to, unless the group was.
-            is_unsaved = saved.get(claim.shard) is None and claim.start <= here.first_offset
+            start = told_start(claim, here)
             told.append(
                 {
                     "shard": claim.shard,
-                    "checkpoint": "" if is_unsaved else cursor_at(here, claim.start),
+                    "checkpoint": "" if start is None else cursor_at(here, start),
                     "updateTime": (saved.get(claim.shard) or 0) * 1000,
                     "consumer": "" if owner is None else owner.name,
                 }
@@ -149,20 +158,28 @@ class SlsGroups:
                 offset = offset_of(shard, cursor)
             except NoCursor as error:
                 raise SlsError(400, "InvalidShardCheckPoint", str(error)) from error
-            act = checkpointed(whole, shard, offset, consumer=consumer, is_forced=is_forced)
+            rule = partial(checkpointed, shard=shard, offset=offset, consumer=consumer, is_forced=is_forced)
             try:
-                self._do(name, whole, act)
+                self._do(name, whole, rule)
             except _Moved:
                 continue
             return
-        raise StoreBusy(f"group {group} moves faster than a checkpoint", 0.0)
+        raise SlsError(503, "ServerBusy", f"group {group} moves faster than a checkpoint")
 
-    def _do(self, name: StreamName, group: Group, act: Save | Rewind | Passed) -> None:
+    def _do(self, name: StreamName, group: Group, rule: Callable[[Group], Save | Rewind | Passed]) -> None:
+        act = rule(group)
+
+        def still(now: Group) -> Rewind:
+            if rule(now) != act:
+                raise _Moved
+            assert isinstance(act, Rewind)
+            return act
+
         match act:
             case Save():
                 self._save(name, group, [act])
             case Rewind():
-                self._hub.groups.force(group.id, act)
+                self._hub.groups.force(group.id, still)
             case Passed(is_stale=is_stale):
                 self.stale_checkpoints += is_stale
 
@@ -181,14 +198,14 @@ class SlsGroups:
         ended = []
         for group in self._hub.groups.list(stream.full_name):
             consumer = consumer_of(agent, group.name)
-            if not consumer or group.settings.delivery is not Delivery.EXCLUSIVE or not may_save(group.name):
+            if not consumer or not may_save(group.name):
                 continue
             try:
                 whole, _ = self._whole(stream.full_name, group.name)
-            except UnknownGroup:
-                continue  # It was deleted since we looked.
+            except (UnknownGroup, InvalidInput):
+                continue  # It was deleted since we looked; or it has no consumers of this kind.
             save = begun_at_end(whole, shard, consumer)
-            if save is not None and self._hub.groups.saved_times(whole.id).get(shard.id) is None:
+            if save is not None:
                 ended.append((whole, save))
         if len(ended) == 1:  # Names with dashes can be read in two ways; then it is nobody's.
             with suppress(_Moved):  # It is another's by now.
@@ -196,7 +213,8 @@ class SlsGroups:
 
     def _whole(self, name: StreamName, group: str) -> tuple[Group, StreamInfo]:
         whole, stream = self._hub.groups.whole(name, group)
-        return check_delivery(whole, str(name), Delivery.EXCLUSIVE), stream
+        check_reported(whole, str(name))
+        return whole, stream
 
 
 class _Moved(Exception):

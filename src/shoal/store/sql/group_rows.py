@@ -111,10 +111,17 @@ def claim_of(row: Any) -> Claim:
         owner_epoch=row.owner_epoch,
         next=row.next_owner,
         is_bound=bool(row.is_bound),
+        is_told=row.saved_ms is not None,
         restart=row.restart,
         handover_ms=row.handover_ms,
         lapse_ms=row.lapse_ms,
     )
+
+
+def new_claim_row(group_id: int, claim: Claim, now_ms: int) -> dict[str, Any]:
+    """A row that is not there yet."""
+    saved_ms = now_ms if claim.is_told else None
+    return {**claim_row(group_id, claim), "since_ms": now_ms, "saved_ms": saved_ms}
 
 
 def claim_row(group_id: int, claim: Claim) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from shoal.core.handover import HandedOver
 from shoal.core.limits import HISTORY_KEPT
 from shoal.core.model import ShardId
 from shoal.store.sql import tables
-from shoal.store.sql.group_rows import claim_row, member_row, settings_columns
+from shoal.store.sql.group_rows import claim_row, member_row, new_claim_row, settings_columns
 from shoal.store.sql.prepared import PreparedSelect, PreparedWrite
 
 _groups = tables.groups.c
@@ -87,7 +87,7 @@ def _save_members(connection: Connection, before: Group, after: Group, now_ms: i
 
 def _save_claims(connection: Connection, before: Group, after: Group, now_ms: int) -> None:
     known = len(before.claims)
-    born = [{**claim_row(after.id, claim), "since_ms": now_ms} for claim in after.claims[known:]]
+    born = [new_claim_row(after.id, claim, now_ms) for claim in after.claims[known:]]
     _INSERT_CLAIM.run(connection, born)
     pairs = zip(before.claims, after.claims[:known], strict=True)
     _write_claims(connection, after.id, [(old, new) for old, new in pairs if old is not new], now_ms)
@@ -105,7 +105,15 @@ def _write_claims(
         row = claim_row(group_id, new)
         place = {"offset": row.pop("checkpoint"), "to_marks": row.pop("marks")}
         since = now_ms if (old.state, old.epoch) != (new.state, new.epoch) else None
-        moved.append({**{f"to_{name}": value for name, value in row.items()}, "to_since_ms": since})
+        # Never back to nothing: an owner may have saved since the step looked.
+        saved = now_ms if new.is_told and not old.is_told else None
+        moved.append(
+            {
+                **{f"to_{name}": value for name, value in row.items()},
+                "to_since_ms": since,
+                "to_saved_ms": saved,
+            }
+        )
         if not is_same(new.checkpoint, old.checkpoint):
             was = {"was": int(old.checkpoint), "was_marks": marks_text(old.checkpoint) or ""}
             placed.append({"at": group_id, "of_shard": new.shard, **was, **place, "now": now_ms})
@@ -218,6 +226,7 @@ _MOVE_CLAIM = PreparedWrite(
         handover_ms=bindparam("to_handover_ms"),
         lapse_ms=bindparam("to_lapse_ms"),
         since_ms=func.coalesce(bindparam("to_since_ms", type_=BigInteger), _claims.since_ms),
+        saved_ms=func.coalesce(bindparam("to_saved_ms", type_=BigInteger), _claims.saved_ms),
     )
 )
 _PLACE_CLAIM = PreparedWrite(

@@ -28,7 +28,7 @@ from shoal.ports import MemberView
 from shoal.store.sql import tables
 from shoal.store.sql.catalog import SHARD_COLUMNS, info_of, shard_of
 from shoal.store.sql.database import Database
-from shoal.store.sql.group_rows import claim_of, claim_row, group_of, member_of, settings_columns
+from shoal.store.sql.group_rows import claim_of, group_of, member_of, new_claim_row, settings_columns
 from shoal.store.sql.group_saving import OutrunError, delete_groups, last_epoch, save_notes, save_step
 from shoal.store.sql.prepared import PreparedSelect, PreparedWrite
 
@@ -91,7 +91,7 @@ class SQLGroups:
             if group.claims:
                 connection.execute(
                     insert(tables.claims),
-                    [{**claim_row(group_id, claim), "since_ms": now_ms} for claim in group.claims],
+                    [new_claim_row(group_id, claim, now_ms) for claim in group.claims],
                 )
         return Group(
             id=group_id,

@@ -245,7 +245,7 @@ claims: Final = Table(
     Column("restart", BigInteger),
     Column("handover_ms", BigInteger, nullable=False),
     Column("lapse_ms", BigInteger, nullable=False),
-    # Wall clocks, for people to read.
+    # Wall clocks, for people to read; of the second it counts whether it is there (`Claim.is_told`).
     Column("since_ms", BigInteger, nullable=False),
     Column("saved_ms", BigInteger),
     **_BYTEWISE,
