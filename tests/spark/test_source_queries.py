@@ -292,6 +292,37 @@ def test_a_stream_that_a_pattern_matches_later_is_read_from_its_beginning_and_th
     reader.stop()
 
 
+@pytest.mark.parametrize("start", [{"startingOffsets": "latest"}, {"startingTimestamp": "4000000000000"}])
+@pytest.mark.parametrize("member", ["true", "false"])
+def test_a_stream_that_comes_to_a_query_later_is_read_whole_and_its_group_says_so(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], member: str, start: dict[str, str]
+) -> None:
+    """Where the query begins holds for the streams that it begins with; also after a restart."""
+    hub.create_stream("orders-1", shards=1)
+    hub.append("orders-1", 0, [b"x"] * 3)
+    options = {"stream": "orders-[0-9]", "group": "billing", "member": member, "groupTimeout": "2s", **start}
+
+    def lag(stream: str) -> int:
+        return hub.describe_group(stream, "billing").lag
+
+    def read_whole(driver: Driver, stream: str, records: int) -> None:
+        hub.create_stream(stream, shards=1)
+        hub.append(stream, 0, [b"x"] * records)
+        driver.rows.clear()
+        driver.drive(driver.plan)
+        assert lag(stream) == records, "before any of it is read"
+        driver.run()
+        driver.drive(lambda: driver.rows == [(0, n) for n in range(records)])
+        driver.drive(lambda: not driver.plan() and lag(stream) == 0)
+
+    one = Driver(begin(**options))
+    assert not one.plan()
+    read_whole(one, "orders-2", 5)
+    one.reader.stop()
+    read_whole(Driver(begin(**options), one.start), "orders-3", 7)
+    assert [int(shard.checkpoint) for shard in hub.describe_group("orders-1", "billing").shards] == [3]
+
+
 def test_an_idle_answer_is_the_same_text_and_is_held_back(
     hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
 ) -> None:

@@ -16,7 +16,7 @@ from shoal.spark.plan.filters import Bounds
 from shoal.spark.plan.limits import Limits
 from shoal.spark.plan.offsets import Positions, StreamPositions, manifest, manifest_of, positions_of
 from shoal.spark.plan.spans import Owner, Span, awaited, due, kept, limited, reached
-from shoal.spark.plan.starting import Kind, Place, check_streams, place_of, resolved
+from shoal.spark.plan.starting import Kind, Place, check_streams, group_place, place_of, resolved
 from shoal.spark.plan.tasks import TASKS_MAX, tasks
 from tests.unit.lineages import lineages
 
@@ -300,3 +300,19 @@ def test_bounds_cut_what_they_say() -> None:
     assert bounds.cut("orders", 0, 9, 100) is None
     assert bounds.cut("orders", 1, 0, 100) is None
     assert Bounds(streams=frozenset(["carts"])).cut("orders", 0, 0, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("place", "at_first"),
+    [
+        (None, Place(kind=Kind.EARLIEST)),
+        (Place(kind=Kind.GROUP), Place(kind=Kind.EARLIEST)),
+        (Place(kind=Kind.LATEST), Place(kind=Kind.LATEST)),
+        (Place(kind=Kind.TIME, time_ms=5), Place(kind=Kind.TIME, time_ms=5)),
+    ],
+)
+def test_a_group_begins_where_the_query_does_and_on_later_streams_at_their_first_record(
+    place: Place | None, at_first: Place
+) -> None:
+    assert group_place(place, is_first=True) == at_first
+    assert group_place(place, is_first=False) == Place(kind=Kind.EARLIEST)

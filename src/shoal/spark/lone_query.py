@@ -55,7 +55,7 @@ class LoneQuery:
         streams = streams_at_first(self._hub, options.subscription)
         if options.group is not None:
             for name in streams:
-                group_of(self._hub, name, options)
+                group_of(self._hub, name, options, is_first=True)
         place = options.start or Place(kind=Kind.LATEST if options.group is None else Kind.GROUP)
         starts = offsets_of(
             self._hub,

@@ -64,7 +64,7 @@ class MemberQuery:
         if self._options.start is not None:
             check_streams("startingOffsets", self._options.start, streams)
         for name in streams:
-            group_of(self._hub, name, self._options)  # It begins now, if it is made.
+            group_of(self._hub, name, self._options, is_first=True)  # It begins now, if it is made.
         # Nobody joins yet: when a first batch is run again, its name is that of its end.
         return Manifest(query=secrets.token_hex(4)).to_json()
 
