@@ -22,8 +22,8 @@ from shoal.spark.memberships import Memberships, group_of, tell_group
 from shoal.spark.news import News
 from shoal.spark.plan.limits import Limits
 from shoal.spark.plan.mirroring import behind, mirrored, set_back
-from shoal.spark.plan.offsets import Positions, StreamPositions, positions_of
-from shoal.spark.plan.spans import Span, awaited, due, kept, limited, reached
+from shoal.spark.plan.offsets import Positions, StreamPositions, between, positions_in, positions_of
+from shoal.spark.plan.spans import Span, awaited, due, limited, reached, standing
 from shoal.spark.plan.starting import Kind, Place
 from shoal.spark.plan.stays import asked_back
 from shoal.spark.source_options import SourceOptions
@@ -114,18 +114,7 @@ class LoneQuery:
         return end.to_json(), available
 
     def spans(self, start: dict[str, Any], end: dict[str, Any]) -> list[Span]:
-        after = positions_of(end)
-        before = positions_of(start).streams if after.first is None else after.first
-        found = []
-        for name, stream in after.streams.items():
-            known = before.get(name)
-            at = known.shards if known is not None and known.id == stream.id else {}
-            found += [
-                Span(stream=name, stream_id=stream.id, shard=shard, start=at.get(shard, 0), end=offset)
-                for shard, offset in stream.shards.items()
-                if offset > at.get(shard, 0)
-            ]
-        return found
+        return between(positions_of(start), positions_of(end))
 
     def in_order(self) -> bool:
         if self._in_order is None and self._options.group is not None:
@@ -188,20 +177,18 @@ class LoneQuery:
             )
         return UnknownStream(name)
 
-    def _at(self, info: StreamInfo, known: StreamPositions | None) -> dict[int, int]:
-        """Where the query stands in each shard. Of a new shard that it has not begun, nothing is said."""
-        name = str(info.full_name)
-        shards = known.shards if known is not None and known.id == info.id else {}
-        at = {}
-        for shard in info.shards:
-            position = shards.get(shard.id, 0)
-            there = kept(name, shard, position, strict=self._options.strict)
-            if there != position:
+    def _at(self, info: StreamInfo, positions: StreamPositions | None) -> dict[int, int]:
+        before, strict = positions_in(positions, info.id), self._options.strict
+        at = standing(info, before, strict=strict)
+        for shard, there in at.items():
+            if there != before.get(shard, 0):
                 _log.warning(
-                    "failOnDataLoss=false: %s, shard %s: from %s to %s", name, shard.id, position, there
+                    "failOnDataLoss=false: %s, shard %s: from %s to %s",
+                    info.full_name,
+                    shard,
+                    before.get(shard, 0),
+                    there,
                 )
-            if there or shard.id in shards:
-                at[int(shard.id)] = there
         return at
 
     # --- The group that looks on. ---
