@@ -157,6 +157,44 @@ class Waiting(Writer):
         return None
 
 
+class Gatherer(Writer):
+    """Waits at the end of its first call for as long as a file is not there, and saves from 50 records on."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._seen = 0
+
+    def process(self, batch: shoal.Batch, checkpointer: shoal.Checkpointer) -> int | None:
+        self.note(list(batch), checkpointer)
+        while not Path(f"{self._path}.go").exists():
+            time.sleep(0.01)
+        self._seen += len(batch)
+        if self._seen >= 50:
+            checkpointer.save()
+        return None
+
+
+class Unsteady(Writer):
+    """Raises once, is slow with what is tried again, and saves nothing before it has seen ten records."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._seen = 0
+
+    def process(self, batch: shoal.Batch, checkpointer: shoal.Checkpointer) -> int | None:
+        mark = Path(f"{self._path}.raised")
+        if not mark.exists():
+            mark.touch()
+            raise ValueError("odd")
+        if not self._seen:
+            time.sleep(1.0)
+        self.note(list(batch), checkpointer)
+        self._seen += len(batch)
+        if self._seen >= 10:
+            checkpointer.save()
+        return None
+
+
 class Forgetful(Writer):
     """Saves nothing before it has seen ten records."""
 

@@ -34,6 +34,12 @@ class Driver:
         while not self.plan() or len(self.end["batch"]) < shards:
             assert time.monotonic() < deadline, self.end
 
+    def plan_until(self, condition: Callable[[], bool]) -> None:
+        """Ask for the next batch until it is so. None is run meanwhile."""
+        deadline = time.monotonic() + 20
+        while not self.plan() or not condition():
+            assert time.monotonic() < deadline, self.end
+
     def run(self) -> None:
         """Run the batch that was planned. If a task fails, nothing of it counts, and it is planned anew."""
         rows: list[tuple[int, int]] = []

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 import shoal
 from shoal.core.errors import (
     Fenced,
+    InvalidInput,
     NotOwner,
     StreamReplaced,
     UnknownStream,
@@ -271,18 +272,62 @@ def test_a_replayed_batch_is_read_under_a_current_lease_and_cut_to_the_groups_ch
     assert len(again.rows) == 16
 
 
+@pytest.mark.parametrize("member", ["true", "false"])
 def test_a_stop_in_the_midst_of_a_batch_hands_nothing_over(
-    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], member: str
 ) -> None:
     """Tasks may outlive the query: who got their shards at once could overtake them."""
     hub.create_stream("orders", shards=2)
     hub.create_group("orders", "billing", timeout=10.0)
     fill(hub, 2, 10)
-    one = Driver(begin(group="billing", member="true", memberName="one"))
-    one.plan_all(2)
+    one = Driver(begin(group="billing", member=member))
+    one.plan_until(lambda: len(held(hub)) == 1 and None not in held(hub))
+    if member == "true":
+        one.plan_all(2)
+    (name,) = held(hub)
     assert one.reader.partitions(one.start, one.end)
     one.reader.stop()
-    assert held(hub) == {"one": 2}
+    assert held(hub) == {name: 2}
+
+
+@pytest.mark.parametrize("member", ["true", "false"])
+def test_a_stop_of_a_query_that_has_found_nothing_more_hands_over_at_once(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], member: str
+) -> None:
+    hub.create_stream("orders", shards=2)
+    hub.create_group("orders", "billing", timeout=10.0)
+    fill(hub, 2, 10)
+    one = Driver(begin(group="billing", member=member))
+    one.drive(lambda: len(one.rows) == 20)
+    one.drive(lambda: not one.plan() and hub.describe_group("orders", "billing").lag == 0)
+    one.reader.stop()
+    assert hub.describe_group("orders", "billing").members == ()
+    assert held(hub) == {None: 2}
+
+
+def test_a_lone_query_that_was_stopped_in_the_midst_of_a_batch_goes_on_at_once_and_no_other_does(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
+) -> None:
+    """Its name bars its dead self, and what it reads is Spark's to say. The group follows later."""
+    hub.create_stream("orders", shards=2)
+    hub.create_group("orders", "billing", timeout=2.0)
+    fill(hub, 2, 10)
+    one = Driver(begin(group="billing", maxOffsetsPerTrigger=10))
+    one.plan_until(lambda: None not in held(hub))
+    assert one.reader.partitions(one.start, one.end)
+    one.reader.stop()
+    with pytest.raises(InvalidInput, match="without member=true a query takes all of it"):
+        Driver(begin(group="billing")).drive(lambda: False)
+
+    again = Driver(begin(group="billing", maxOffsetsPerTrigger=10), one.start)
+    again.end = one.end
+    again.run()
+    began = time.monotonic()
+    again.drive(lambda: len(again.rows) == 20)
+    assert time.monotonic() - began < 2.0, "it waits for no timeout"
+    assert sorted(again.rows) == [(shard, n) for shard in (0, 1) for n in range(10)]
+    again.drive(lambda: hub.describe_group("orders", "billing").lag == 0)
+    assert set(held(hub)) == {f"spark-{one.end['query']}"}
 
 
 @pytest.mark.parametrize("options", [{"startingOffsets": "latest"}, {"group": "billing"}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 
@@ -10,15 +11,16 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows, ReadMinRows
 
 import shoal
-from shoal.core.checkpoint import Checkpoint
+from shoal.core.checkpoint import Checkpoint, beyond
 from shoal.core.errors import (
     InvalidInput,
     NameTaken,
     SchemaMismatch,
     StreamReplaced,
 )
-from shoal.spark.batch_reader import SpanPartition
+from shoal.spark.batch_reader import ShoalBatchReader, SpanPartition
 from shoal.spark.data_source import schema_of
+from shoal.spark.hubs import close_hubs
 from shoal.spark.lone_query import LoneQuery
 from shoal.spark.source_options import source_options
 from shoal.spark.stream_reader import ShoalStreamReader
@@ -67,11 +69,10 @@ def test_members_divide_the_shards_and_hand_over_with_nothing_repeated(
     assert hub.describe_group("orders", "billing").lag == 0
 
 
-def test_lanes_of_a_worker_that_hands_over_to_spark_are_not_repeated(
-    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
-) -> None:
+def done_in_lanes(hub: shoal.Hub, *, in_order: bool = True) -> set[int]:
+    """A worker of two lanes hands over: one has done all, the other nothing. The 40 records that are left."""
     hub.create_stream("orders", shards=1)
-    hub.create_group("orders", "billing", timeout=10.0)
+    hub.create_group("orders", "billing", timeout=2.0, in_order=in_order)
     with hub.producer("orders") as producer:
         for number in range(40):
             producer.send(b"%d" % number, key=f"k{number % 8}")
@@ -80,12 +81,90 @@ def test_lanes_of_a_worker_that_hands_over_to_spark_are_not_repeated(
         while not worker.leases:
             worker.wait(0, 0.2)
             assert time.monotonic() < deadline
-        whole = hub.read("orders", 0, 0)
-        done = lanes_of(whole, 2)[1]
-        worker.release({0: Checkpoint(min(lanes_of(whole, 2)[0]), [(0, 40)])})
-    spark = Driver(begin(group="billing", member="true"))
-    spark.drive(lambda: len(spark.rows) >= 40 - len(done))
-    assert sorted(offset for _, offset in spark.rows) == sorted(set(range(40)) - set(done))
+        slow, quick = lanes_of(hub.read("orders", 0, 0), 2)
+        worker.release({0: Checkpoint(min(slow), [(0, 40)])})
+    assert set(slow) | set(quick) == set(range(40))
+    assert 10 < len(slow) < 30
+    return set(slow)
+
+
+@pytest.mark.parametrize("member", ["true", "false"])
+@pytest.mark.parametrize("in_order", [True, False])
+def test_lanes_of_a_worker_that_hands_over_to_spark_are_not_repeated(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], member: str, in_order: bool
+) -> None:
+    left = done_in_lanes(hub, in_order=in_order)
+    spark = Driver(begin(group="billing", member=member))
+    spark.drive(lambda: len(spark.rows) >= len(left))
+    fill(hub, 1, 3)
+    spark.drive(lambda: len(spark.rows) >= len(left) + 3)
+    assert sorted(offset for _, offset in spark.rows) == sorted(left | {40, 41, 42})
+
+
+def test_a_lone_query_leaves_out_what_lanes_have_done_through_restarts_and_batches_that_are_run_again(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
+) -> None:
+    left = done_in_lanes(hub)
+    given = {"group": "billing", "maxOffsetsPerTrigger": "10"}
+    one = Driver(begin(**given))
+    assert one.plan(ReadMaxRows(10))
+    again = Driver(begin(**given))  # Killed in its first batch: Spark asks anew where the query begins.
+    again.end = json.loads(json.dumps(one.end))
+    again.run()
+    assert again.plan(ReadMaxRows(10))
+    third = Driver(begin(**given), json.loads(json.dumps(again.start)))
+    third.end = json.loads(json.dumps(again.end))
+    third.run()  # And in its second one: nobody but Spark's offsets knows how it was planned.
+    begun = int(third.start["streams"]["orders"]["shards"]["0"])
+    third.drive(lambda: not third.plan(ReadMaxRows(10)))
+    assert sorted(offset for _, offset in again.rows + third.rows) == sorted(left)
+    assert "beyond" in again.start["streams"]["orders"]
+    assert begun < 40
+    assert "beyond" not in third.start["streams"]["orders"], "it has come past all of them"
+
+
+def test_a_group_under_a_lone_query_keeps_what_lanes_have_done(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
+) -> None:
+    """Whoever comes after the query goes on where it stands."""
+    left = done_in_lanes(hub)
+    one = Driver(begin(group="billing", maxOffsetsPerTrigger="10"))
+    for _ in range(2):
+        assert one.plan(ReadMaxRows(10))
+        one.run()
+
+    def checkpoint() -> int:
+        return hub.describe_group("orders", "billing").shards[0].checkpoint
+
+    stood = int(checkpoint())
+    deadline = time.monotonic() + 20
+    while int(checkpoint()) == stood:
+        one.plan(ReadMaxRows(0))
+        assert time.monotonic() < deadline
+    assert 0 < int(checkpoint()) < 40
+    assert beyond(checkpoint()) == ((0, 40),)
+    assert {offset for _, offset in one.rows} == {n for n in left if n < checkpoint()}
+
+
+@pytest.mark.parametrize("in_order", ["true", "false"])
+def test_a_batch_read_from_where_the_group_stands_leaves_out_what_lanes_have_done(
+    hub: shoal.Hub, store_url: str, in_order: str
+) -> None:
+    left = done_in_lanes(hub)
+    given = {"hub": store_url, "stream": "orders", "group": "billing", "startingOffsets": "group"}
+    reader = ShoalBatchReader(
+        source_options({**given, "inOrder": in_order, "minPartitions": "3"}, is_streaming=False),
+        schema_of(given),
+    )
+    found = [
+        offset
+        for part in reader.partitions()
+        if isinstance(part, SpanPartition)
+        for batch in reader.read(part)
+        for offset in batch.column("offset").to_pylist()
+    ]
+    assert sorted(found) == sorted(left)
+    close_hubs()
 
 
 def test_the_only_member_lets_go_of_all_when_it_is_announced_to_leave(
@@ -328,6 +407,39 @@ def test_a_stream_that_a_pattern_matches_later_is_read_from_its_beginning_and_th
     driver.drive(lambda: driver.rows == [(0, 0), (0, 0), (0, 1)])
     assert list(driver.end["streams"]) == ["bills", "orders"]
     reader.stop()
+
+
+@pytest.mark.parametrize("start", [{"startingOffsets": "latest"}, {"startingTimestamp": "4000000000000"}])
+@pytest.mark.parametrize("member", ["true", "false"])
+def test_a_stream_that_comes_to_a_query_later_is_read_whole_and_its_group_says_so(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], member: str, start: dict[str, str]
+) -> None:
+    """Where the query begins holds for the streams that it begins with; also after a restart."""
+    hub.create_stream("orders-1", shards=1)
+    hub.append("orders-1", 0, [b"x"] * 3)
+    options = {"stream": "orders-[0-9]", "group": "billing", "member": member, "groupTimeout": "2s", **start}
+
+    def lag(stream: str) -> int:
+        return hub.describe_group(stream, "billing").lag
+
+    def read_whole(driver: Driver, stream: str, records: int) -> None:
+        hub.create_stream(stream, shards=1)
+        hub.append(stream, 0, [b"x"] * records)
+        driver.rows.clear()
+        deadline = time.monotonic() + 20
+        while not driver.plan():
+            assert time.monotonic() < deadline
+        assert lag(stream) == records, "before any of it is read"
+        driver.run()
+        driver.drive(lambda: driver.rows == [(0, n) for n in range(records)])
+        driver.drive(lambda: not driver.plan() and lag(stream) == 0)
+
+    one = Driver(begin(**options))
+    assert not one.plan()
+    read_whole(one, "orders-2", 5)
+    one.reader.stop()
+    read_whole(Driver(begin(**options), one.start), "orders-3", 7)
+    assert [int(shard.checkpoint) for shard in hub.describe_group("orders-1", "billing").shards] == [3]
 
 
 def test_an_idle_answer_is_the_same_text_and_is_held_back(

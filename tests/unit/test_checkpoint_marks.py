@@ -3,7 +3,7 @@
 import copy
 import pickle
 
-from shoal.core.checkpoint import Checkpoint, beyond, checkpoint_of, is_same, later, marks_text
+from shoal.core.checkpoint import Checkpoint, beyond, checkpoint_of, is_same, later, marks_text, onward
 
 
 def test_it_is_an_offset_like_any_other() -> None:
@@ -48,3 +48,10 @@ def test_it_survives_a_copy_and_a_process() -> None:
     at = Checkpoint(5, [(5, 9)])
     assert is_same(pickle.loads(pickle.dumps(at)), at)  # noqa: S301 - our own bytes
     assert is_same(copy.deepcopy(at), at)
+
+
+def test_one_that_moves_on_takes_along_what_still_lies_ahead() -> None:
+    at = onward(Checkpoint(5, [(5, 9)]), 8)
+    assert (at, beyond(at)) == (8, ((5, 9),))
+    assert beyond(onward(at, 9)) == ()
+    assert beyond(onward(5, 8)) == ()

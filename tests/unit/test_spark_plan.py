@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoal.core.checkpoint import Checkpoint, beyond
 from shoal.core.errors import InvalidInput, OffsetExpired, OffsetOutOfRange, UnknownShard
 from shoal.core.lineage import ancestors, families
 from shoal.core.model import Shard, ShardId, ShardStatus, StreamInfo, StreamName, StreamSettings
@@ -16,9 +17,17 @@ from shoal.spark.plan import members
 from shoal.spark.plan.filters import Bounds
 from shoal.spark.plan.limits import Limits
 from shoal.spark.plan.members import Tenure
-from shoal.spark.plan.offsets import Positions, StreamPositions, manifest, manifest_of, positions_of
-from shoal.spark.plan.spans import Owner, Span, awaited, due, kept, limited, reached, turns
-from shoal.spark.plan.starting import Kind, Place, check_streams, place_of, resolved
+from shoal.spark.plan.offsets import (
+    Positions,
+    StreamPositions,
+    between,
+    manifest,
+    manifest_of,
+    positions_in,
+    positions_of,
+)
+from shoal.spark.plan.spans import Owner, Span, awaited, due, kept, limited, reached, standing, turns
+from shoal.spark.plan.starting import Kind, Place, check_streams, group_place, place_of, resolved
 from shoal.spark.plan.tasks import TASKS_MAX, tasks
 from tests.unit.lineages import lineages
 
@@ -346,3 +355,71 @@ def test_bounds_cut_what_they_say() -> None:
     assert bounds.cut("orders", 0, 9, 100) is None
     assert bounds.cut("orders", 1, 0, 100) is None
     assert Bounds(streams=frozenset(["carts"])).cut("orders", 0, 0, 1) is None
+
+
+def test_what_lanes_have_done_beyond_a_position_is_left_out_until_it_has_been_passed() -> None:
+    info = stream(TWO.shards)
+    info = replace(
+        info, shards=tuple(replace(shard, first_offset=0, next_offset=100) for shard in info.shards)
+    )
+    first = Positions(
+        query="q", streams={"orders": StreamPositions(id=7, shards={0: Checkpoint(3, [(3, 50)]), 1: 9})}
+    )
+    seen: list[tuple[int, int, int, tuple[tuple[int, ...], ...]]] = []
+    start = positions_of(first.to_json())
+    while not seen or seen[-1][2] < 100:
+        at = standing(info, start.streams["orders"].shards, strict=True)
+        chosen = [one.part(one.start, min(one.start + 40, one.end)) for one in due(info, at, in_order=True)]
+        shards = reached(at, chosen)
+        end = Positions(query="q", streams={"orders": StreamPositions(id=7, shards=shards)})
+        end = positions_of(end.to_json())
+        seen += [(one.shard, one.start, one.end, one.beyond) for one in between(start, end)]
+        start = end
+    marks = ((3, 50),)
+    assert [one for one in seen if one[0] == 0] == [(0, 3, 43, marks), (0, 43, 83, marks), (0, 83, 100, ())]
+    assert all(not one[3] for one in seen if one[0] == 1)
+    assert "beyond" not in start.to_json()["streams"]["orders"]
+
+
+def test_of_a_first_batch_its_end_says_what_lanes_had_done_where_it_began() -> None:
+    begun = {"orders": StreamPositions(id=7, shards={0: Checkpoint(3, [(3, 50)])})}
+    end = Positions(query="q", streams={"orders": StreamPositions(id=7, shards={0: 60})}, first=begun)
+    (one,) = between(Positions(query="other"), positions_of(end.to_json()))
+    assert (one.start, one.end, one.beyond) == (3, 60, ((3, 50),))
+
+
+def test_where_a_query_stands_is_where_it_can_read_on() -> None:
+    shards = tuple(replace(shard, first_offset=5, next_offset=20) for shard in TWO.shards)
+    info = replace(TWO, shards=shards)
+    assert standing(info, {0: 7, 1: 20}, strict=True) == {0: 7, 1: 20}
+    with pytest.raises(OffsetExpired):
+        standing(info, {0: 4, 1: 20}, strict=True)
+    passed = standing(info, {0: Checkpoint(4, [(4, 9)]), 1: 21}, strict=False)
+    assert passed == {0: 5, 1: 20}
+    assert beyond(passed[0]) == ((4, 9),), "what was done beyond it is done all the same"
+    unread = replace(
+        TWO, shards=tuple(replace(shard, first_offset=0, next_offset=20) for shard in TWO.shards)
+    )
+    assert standing(unread, {0: 0}, strict=True) == {0: 0}, "of one that was not begun nothing is said"
+
+
+def test_positions_of_a_stream_that_was_made_anew_are_none() -> None:
+    positions = StreamPositions(id=7, shards={0: 3})
+    assert positions_in(positions, 7) == {0: 3}
+    assert positions_in(positions, 8) == positions_in(None, 7) == {}
+
+
+@pytest.mark.parametrize(
+    ("place", "at_first"),
+    [
+        (None, Place(kind=Kind.EARLIEST)),
+        (Place(kind=Kind.GROUP), Place(kind=Kind.EARLIEST)),
+        (Place(kind=Kind.LATEST), Place(kind=Kind.LATEST)),
+        (Place(kind=Kind.TIME, time_ms=5), Place(kind=Kind.TIME, time_ms=5)),
+    ],
+)
+def test_a_group_begins_where_the_query_does_and_on_later_streams_at_their_first_record(
+    place: Place | None, at_first: Place
+) -> None:
+    assert group_place(place, is_first=True) == at_first
+    assert group_place(place, is_first=False) == Place(kind=Kind.EARLIEST)

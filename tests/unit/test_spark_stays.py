@@ -13,15 +13,18 @@ import pytest
 
 import shoal
 from shoal.consumer.membership import Membership
+from shoal.core.describing import Block
 from shoal.core.errors import Fenced, ProcessorFailed
+from shoal.core.model import ShardId
 from shoal.core.retry import Backoff, FailureRules, Policy
 from shoal.spark.attempts import Turn
 from shoal.spark.hubs import address_of
 from shoal.spark.ledger import Identity, Ledger
 from shoal.spark.plan.spans import Owner, Span
+from shoal.spark.plan.stays import CUT_SHORT
 from shoal.spark.processor_job import ProcessorJob, job_of, pickled
 from shoal.spark.stays import Done, work_on
-from tests.spark.diary import Blocked, Diary, FailingOnce, Forgetful, Poisoned, Slow, Writer
+from tests.spark.diary import Blocked, Diary, FailingOnce, Forgetful, Poisoned, Slow, Unsteady, Writer
 
 QUICK = Backoff(first_s=0.01, max_s=0.05)
 
@@ -297,6 +300,34 @@ def test_a_shard_that_is_asked_back_is_finished_with_at_once(driver: Driver) -> 
     assert done[0].records < 1900
     assert driver.diary.reasons == {"moved": 1}
     assert driver.checkpoints() == {0: len(driver.diary.places)}
+
+
+def test_a_shard_that_is_given_up_as_held_up_while_it_succeeds_is_said_to_be_cut_short(
+    driver: Driver,
+) -> None:
+    """Nothing holds it up any more, nothing is declared done, and its rest was never handed out."""
+    driver.make(shards=1)
+    driver.send(*(b"%d" % number for number in range(30)))
+    options = replace(driver.job(Unsteady).options, batch_records=5)
+    job = driver.job(Unsteady, options=options, batch_s=0.5)
+    assert driver.work(job).records == 5
+    block = driver.hub.describe_group("orders", "billing").shards[0].blocked
+    assert block is not None
+    assert (block.attempts, block.error) == (0, CUT_SHORT)
+    assert driver.checkpoints() == {0: 0}
+    options = replace(options, batch_records=500)
+    assert driver.work(replace(job, options=options)).records == 30
+    assert driver.checkpoints() == {0: 30}
+    assert driver.hub.describe_group("orders", "billing").shards[0].blocked is None
+
+
+def test_a_stay_that_was_cut_short_is_no_failure_to_stop_for(driver: Driver) -> None:
+    driver.make(shards=1)
+    driver.send(b"1", b"2")
+    epoch = driver.hub.describe_group("orders", "billing").shards[0].epoch
+    note = Block(epoch=epoch, attempts=0, error=CUT_SHORT)
+    driver.hub.service.groups.block(driver.members["orders"].group_id, ShardId(0), note)
+    assert driver.work(driver.job(Writer, rules=FailureRules(policy=Policy.STOP))).records == 2
 
 
 def test_a_shard_that_is_lost_is_shut_down_as_lost_and_saves_nothing(driver: Driver) -> None:

@@ -74,6 +74,12 @@ def is_same(one: int, other: int) -> bool:
     return one == other and beyond(one) == beyond(other)
 
 
+def onward(checkpoint: int, offset: int) -> int:
+    """The checkpoint once it stands at this offset, with what it says beyond that."""
+    marks = beyond(checkpoint)
+    return Checkpoint(offset, marks) if marks else offset
+
+
 def later(saved: int, offset: int) -> int:
     """The checkpoint that counts: the one that is further, and of two at one place the newer."""
     return offset if offset >= saved else saved

@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from shoal.connect import Hub
+from shoal.core.checkpoint import beyond
 from shoal.core.lineage import families
 from shoal.core.model import StreamInfo
 from shoal.spark.executor_reading import Reading, read_spans
@@ -115,7 +116,8 @@ class ShoalBatchReader(DataSourceReader):
                     low = max(low, froms[name][shard.id])
                 found = self._bounds.cut(name, shard.id, low, ends[name][shard.id])
                 if found is not None:
-                    spans.append(span_of(info, shard, *found))
+                    begun = beyond(starts[name][shard.id])
+                    spans.append(replace(span_of(info, shard, *found), beyond=begun))
         return spans
 
 

@@ -62,8 +62,6 @@ class BorrowedLeases:
         self._service, self._owners, self._changed, self._check = service, owners, changed, check
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        self._let_go: set[int] = set()
-        """Handed back, or to be: by shard."""
         self._is_beside: bool | None = None
         """Whether the rows of a leased group are in the log's database, once that was asked for."""
         seen = insist(self._see, StoreError, OUTAGE_S)
@@ -134,7 +132,6 @@ class BorrowedLeases:
     def hand_back(self, shards: set[int]) -> None:
         """The task is done with these: user code is told so."""
         with self._lock:
-            self._let_go |= shards
             self._leases = {
                 shard: replace(lease, is_wanted=lease.is_wanted and shard not in shards)
                 for shard, lease in self._leases.items()
@@ -190,9 +187,10 @@ class BorrowedLeases:
                 continue  # The deadline runs meanwhile.
             with self._lock:
                 before = self._leases
+                # What was asked back once is finished with, whatever becomes of who asked for it.
                 self._leases = {
-                    shard: replace(seen[shard], is_wanted=seen[shard].is_wanted and shard not in self._let_go)
-                    for shard in before
+                    shard: replace(seen[shard], is_wanted=seen[shard].is_wanted and lease.is_wanted)
+                    for shard, lease in before.items()
                     if shard in seen
                 }
                 is_news = before.keys() != self._leases.keys() or any(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -22,8 +22,9 @@ from shoal.spark.memberships import Memberships, group_of, is_in_order, tell_gro
 from shoal.spark.news import News
 from shoal.spark.plan.limits import Limits
 from shoal.spark.plan.mirroring import behind, mirrored, set_back
-from shoal.spark.plan.offsets import Positions, StreamPositions, positions_of
-from shoal.spark.plan.spans import Span, awaited, due, kept, limited, reached, turns
+from shoal.spark.plan.offsets import Positions, StreamPositions, between, positions_in, positions_of
+from shoal.spark.plan.parting import Parting, parting
+from shoal.spark.plan.spans import Span, awaited, due, limited, reached, standing, turns
 from shoal.spark.plan.starting import Kind, Place
 from shoal.spark.plan.stays import asked_back
 from shoal.spark.source_options import SourceOptions
@@ -49,13 +50,15 @@ class LoneQuery:
         self._saved: dict[tuple[int, int, int], int] = {}
         """By stream's id, shard and epoch: a group that was reset has forgotten it."""
         self._in_order: bool | None = options.in_order
+        self._at_work: Sequence[Span] = ()
+        """What tasks may be at."""
 
     def initial(self) -> dict[str, Any]:
         options = self._options
         streams = streams_at_first(self._hub, options.subscription)
         if options.group is not None:
             for name in streams:
-                group_of(self._hub, name, options)
+                group_of(self._hub, name, options, is_first=True)
         place = options.start or Place(kind=Kind.LATEST if options.group is None else Kind.GROUP)
         starts = offsets_of(
             self._hub,
@@ -76,6 +79,7 @@ class LoneQuery:
         return self._first.to_json()
 
     def latest(self, start: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], int | None]:
+        self._at_work = ()
         positions = positions_of(start)
         streams = self._streams(positions)
         self._positions = positions
@@ -115,19 +119,9 @@ class LoneQuery:
             end = replace(end, first=positions.streams)
         return end.to_json(), available
 
-    def spans(self, start: dict[str, Any], end: dict[str, Any]) -> list[Span]:
-        after = positions_of(end)
-        before = positions_of(start).streams if after.first is None else after.first
-        found = []
-        for name, stream in after.streams.items():
-            known = before.get(name)
-            at = known.shards if known is not None and known.id == stream.id else {}
-            found += [
-                Span(stream=name, stream_id=stream.id, shard=shard, start=at.get(shard, 0), end=offset)
-                for shard, offset in stream.shards.items()
-                if offset > at.get(shard, 0)
-            ]
-        return found
+    def spans(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Span]:
+        self._at_work = between(positions_of(start), positions_of(end))
+        return self._at_work
 
     def in_order(self) -> bool:
         if self._in_order is None:
@@ -147,16 +141,20 @@ class LoneQuery:
         }
 
     def stop(self) -> None:
-        if self._group is not None:
-            try:
-                if self._positions is not None:
-                    streams = streams_now(
-                        self._hub, self._options.subscription, strict=False, within_s=_STOP_S
-                    )
-                    self._mirror(streams, within_s=_STOP_S)
-            except ShoalError as error:
-                _log.warning("the last progress is not mirrored: %s", error)
-            self._group.leave({})
+        """In the midst of a batch nothing is handed over: its tasks may outlive the query, no fence stops
+        them, and who got their shards now could overtake them. The same query, begun again, need not wait."""
+        if self._group is None:
+            return
+        match parting(self._at_work):
+            case Parting.FALL_SILENT:
+                _log.warning(
+                    "%s was stopped within a batch: its shards come free after the group's timeout",
+                    self._group.name,
+                )
+                self._group.abandon()
+            case Parting.HAND_OVER:
+                self._mirror_last()
+                self._group.leave({})
 
     # --- Streams. ---
 
@@ -190,20 +188,18 @@ class LoneQuery:
             )
         return UnknownStream(name)
 
-    def _at(self, info: StreamInfo, known: StreamPositions | None) -> dict[int, int]:
-        """Where the query stands in each shard. Of a new shard that it has not begun, nothing is said."""
-        name = str(info.full_name)
-        shards = known.shards if known is not None and known.id == info.id else {}
-        at = {}
-        for shard in info.shards:
-            position = shards.get(shard.id, 0)
-            there = kept(name, shard, position, strict=self._options.strict)
-            if there != position:
+    def _at(self, info: StreamInfo, positions: StreamPositions | None) -> dict[int, int]:
+        before, strict = positions_in(positions, info.id), self._options.strict
+        at = standing(info, before, strict=strict)
+        for shard, there in at.items():
+            if there != before.get(shard, 0):
                 _log.warning(
-                    "failOnDataLoss=false: %s, shard %s: from %s to %s", name, shard.id, position, there
+                    "failOnDataLoss=false: %s, shard %s: from %s to %s",
+                    info.full_name,
+                    shard,
+                    before.get(shard, 0),
+                    there,
                 )
-            if there or shard.id in shards:
-                at[int(shard.id)] = there
         return at
 
     # --- The group that looks on. ---
@@ -237,6 +233,14 @@ class LoneQuery:
                 )
             if releases := {**dict.fromkeys(back), **said.releases}:
                 tell_group(partial(membership.release, releases), within_s)
+
+    def _mirror_last(self) -> None:
+        try:
+            if self._positions is not None:
+                streams = streams_now(self._hub, self._options.subscription, strict=False, within_s=_STOP_S)
+                self._mirror(streams, within_s=_STOP_S)
+        except ShoalError as error:
+            _log.warning("the last progress is not mirrored: %s", error)
 
     def _wait_for_mirror(self, streams: Mapping[str, StreamInfo]) -> None:
         """An AvailableNow query is over when nothing is new. After a crash its shards may still be its dead

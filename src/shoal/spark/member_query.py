@@ -34,6 +34,7 @@ from shoal.spark.plan.offsets import (
     manifest,
     manifest_of,
 )
+from shoal.spark.plan.parting import Parting, parting
 from shoal.spark.plan.spans import Span, awaited, limited
 from shoal.spark.plan.starting import check_streams
 from shoal.spark.source_options import SourceOptions
@@ -56,20 +57,20 @@ class MemberQuery:
         self._in_order: bool | None = options.in_order
         self._query: str | None = None
         self._ends: dict[str, StreamPositions] = {}
-        self._is_at_work = False
-        """Tasks may be running."""
+        self._at_work: Sequence[Span] = ()
+        """What tasks may be at."""
 
     def initial(self) -> dict[str, Any]:
         streams = streams_at_first(self._hub, self._options.subscription)
         if self._options.start is not None:
             check_streams("startingOffsets", self._options.start, streams)
         for name in streams:
-            group_of(self._hub, name, self._options)  # It begins now, if it is made.
+            group_of(self._hub, name, self._options, is_first=True)  # It begins now, if it is made.
         # Nobody joins yet: when a first batch is run again, its name is that of its end.
         return Manifest(query=secrets.token_hex(4)).to_json()
 
     def latest(self, start: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], int | None]:
-        self._is_at_work = False
+        self._at_work = ()
         before = manifest(start)
         streams = self._look(before)
         if not self._tenures:
@@ -93,16 +94,16 @@ class MemberQuery:
         self._planned = {offset_key(end): chosen}
         return end, awaited(spans, streams)
 
-    def spans(self, start: dict[str, Any], end: dict[str, Any]) -> list[Span]:
+    def spans(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Span]:
         del start
-        self._is_at_work = True
         key = offset_key(end)
         if key not in self._planned:
             batch = manifest(end)
             streams = self._look(batch)
             self._wait_for(batch.parts, streams)
             self._planned = {key: self._replayed(batch.parts, streams)}
-        return self._planned[key]
+        self._at_work = self._planned[key]
+        return self._at_work
 
     def in_order(self) -> bool:
         if self._in_order is None:
@@ -130,21 +131,21 @@ class MemberQuery:
         over: its tasks may outlive the query, and who got their shards now could overtake them."""
         if self._group is None:
             return
-        if self._is_at_work:
-            # Also of a batch that is over, as long as Spark has not asked for the next: nobody says so here.
-            _log.warning(
-                "%s was stopped within a batch: its shards come free after the group's timeout; "
-                "shoal.spark.drain(query, hub) hands them over",
-                self._group.name,
-            )
-            self._group.abandon()
-        else:
-            self._group.leave(
-                {
-                    name: {shard: tenure.checkpoint for shard, tenure in tenures.items()}
-                    for name, tenures in self._tenures.items()
-                }
-            )
+        match parting(self._at_work):
+            case Parting.FALL_SILENT:
+                _log.warning(
+                    "%s was stopped within a batch: its shards come free after the group's timeout; "
+                    "shoal.spark.drain(query, hub) hands them over",
+                    self._group.name,
+                )
+                self._group.abandon()
+            case Parting.HAND_OVER:
+                self._group.leave(
+                    {
+                        name: {shard: tenure.checkpoint for shard, tenure in tenures.items()}
+                        for name, tenures in self._tenures.items()
+                    }
+                )
 
     # --- Between two batches. ---
 

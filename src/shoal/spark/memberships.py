@@ -27,7 +27,7 @@ from shoal.core.holding import Lease
 from shoal.core.model import StreamInfo
 from shoal.core.names import stream_name
 from shoal.spark.plan.members import to_leave
-from shoal.spark.plan.starting import Kind, group_start
+from shoal.spark.plan.starting import Kind, Place, group_place, group_start
 from shoal.spark.source_options import SourceOptions
 from shoal.spark.streams import OUTAGE_S
 
@@ -161,11 +161,11 @@ class Memberships:
             )
 
 
-def group_of(hub: Hub, stream: str, options: SourceOptions) -> GroupSettings:
-    """The group's settings; made if it is not there, beginning where the query is to begin."""
+def group_of(hub: Hub, stream: str, options: SourceOptions, *, is_first: bool = False) -> GroupSettings:
+    """The group's settings; made if it is not there. `is_first`: the query begins now, on this stream too."""
     assert options.group is not None
     how = WorkerOptions(
-        start=_start(hub, stream, options),
+        start=_start(hub, stream, group_place(options.start, is_first=is_first)),
         timeout=options.group_timeout,
         in_order=options.in_order is not False,
     )
@@ -192,9 +192,8 @@ def is_in_order(hub: Hub, streams: Iterable[str], options: SourceOptions) -> boo
     return True
 
 
-def _start(hub: Hub, stream: str, options: SourceOptions) -> str | datetime | dict[int, int]:
-    place = options.start
-    if place is None or place.kind in {Kind.GROUP, Kind.EARLIEST}:
+def _start(hub: Hub, stream: str, place: Place) -> str | datetime | dict[int, int]:
+    if place.kind is Kind.EARLIEST:
         return "earliest"
     if place.kind is Kind.LATEST:
         return "latest"

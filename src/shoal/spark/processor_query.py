@@ -73,11 +73,11 @@ class ProcessorQuery(MemberQuery):
         self._planned = {offset_key(end): spans}
         return end, available
 
-    def spans(self, start: dict[str, Any], end: dict[str, Any]) -> list[Span]:
+    def spans(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Span]:
         """What an earlier run began is not repeated as it was, but planned anew from where the group is."""
         del start
-        self._is_at_work = True
-        return self._planned.get(offset_key(end), [])
+        self._at_work = self._planned.get(offset_key(end), [])
+        return self._at_work
 
     def in_order(self) -> bool:
         return True  # A shard is one lane, whatever the group says of its ancestors.

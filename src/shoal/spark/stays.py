@@ -33,15 +33,14 @@ from shoal.ports import Fence
 from shoal.spark.attempts import FIRST, Attempts, Turn
 from shoal.spark.borrowed import OUTAGE_S, BorrowedLeases
 from shoal.spark.hubs import task_hub
+from shoal.spark.plan import stays
 from shoal.spark.plan.spans import Span
+from shoal.spark.plan.stays import Standing
 from shoal.spark.processor_job import ProcessorJob, factory_in
 
 _log: Final = logging.getLogger("shoal.spark")
 
 _LOOK_S: Final = 0.05
-_BLOCKED_S: Final = 2.0
-"""So long a task tries to get past what fails; then the plan says when it is tried again. A batch is over
-when all its tasks are, and other shards wait for that."""
 _CLOSE_S: Final = 10.0
 
 
@@ -65,17 +64,17 @@ def work_on(job: ProcessorJob, member: str, spans: Sequence[Span], turn: Turn = 
     for span in spans:
         by_stream[span.stream].append(span)
     main = insist(partial(hub.service.describe_stream, stream_name(job.stream)), StoreError, OUTAGE_S)
-    stays: list[Stay] = []
+    begun: list[Stay] = []
     try:
         for mine in by_stream.values():
-            stays.append(Stay(hub, job, member, main, mine, turn=turn))
-            stays[-1].start()
-        done = [stay.finish() for stay in stays]
+            begun.append(Stay(hub, job, member, main, mine, turn=turn))
+            begun[-1].start()
+        done = [stay.finish() for stay in begun]
     except BaseException:
-        for stay in stays:
+        for stay in begun:
             stay.close(has_failed=True)
         raise
-    for stay in stays:
+    for stay in begun:
         stay.close()
     return done
 
@@ -86,14 +85,16 @@ class Stay:
     def __init__(
         self, hub: Hub, job: ProcessorJob, member: str, main: StreamInfo, spans: Sequence[Span], *, turn: Turn
     ) -> None:
-        self._job, self._began_s = job, time.monotonic()
+        self._job, self._spans, self._began_s = job, spans, time.monotonic()
         self._service = hub.service
         self._stream = stream_name(spans[0].stream)
         self._targets = {ShardId(span.shard): span.end for span in spans}
         self._stats = WorkerStats()
         self._ready = threading.Event()
-        described = insist(partial(hub.service.describe_stream, self._stream), StoreError, OUTAGE_S)
-        if described.id != spans[0].stream_id:
+        self._finished: set[int] = set()
+        """Shards of which all that was planned was handed out. Writer: the runtime."""
+        self._info = insist(partial(hub.service.describe_stream, self._stream), StoreError, OUTAGE_S)
+        if self._info.id != spans[0].stream_id:
             raise StreamReplaced(str(self._stream))
         self._attempts = Attempts(hub.service, spans, self._stream.project, turn)
         found = insist(partial(hub.service.groups.find, self._stream, job.group), StoreError, OUTAGE_S)
@@ -116,12 +117,12 @@ class Stay:
     def _made(self, hub: Hub, main: StreamInfo) -> Runtime:
         job = self._job
         self._begun = {shard: int(lease.checkpoint) for shard, lease in self._borrowed.leases.items()}
-        shown = {
-            shard.id: shard.blocked.error
+        blocks = {
+            shard.id: shard.blocked
             for shard in self._borrowed.info.shards
             if shard.id in self._begun and shard.blocked is not None
         }
-        self._check_stopped(shown)
+        self._check_stopped(stays.failures(blocks))
         aside = Aside(hub, main, job.group, job.rules) if job.rules.policy is Policy.BEST_TRIED else None
         is_retry = self._stream == retry_stream(stream_name(job.stream), job.group)
         options = replace(job.options, batch_records=1) if is_retry else job.options  # See `as_retry`.
@@ -135,7 +136,7 @@ class Stay:
             aside=aside,
             targets=self._targets,
             drained=self._drained,
-            shown=shown,
+            shown={shard: block.error for shard, block in blocks.items()},
         )
 
     def start(self) -> None:
@@ -153,14 +154,23 @@ class Stay:
     def finish(self) -> Done:
         """Wait for its end, which comes by itself: all is done, or as much as a task has time for."""
         while not self._runtime.is_over.wait(_LOOK_S):
-            late = self._late(time.monotonic() - self._began_s)
-            if late:
+            held = {
+                shard: Standing(
+                    is_blocked=one.tenure.blocked is not None,
+                    has_moved=one.checkpoint() > self._begun.get(shard, 0),
+                )
+                for shard, one in self._runtime.held.items()
+                if shard in self._wanted()
+            }
+            seconds = time.monotonic() - self._began_s
+            if late := stays.late(held, seconds=seconds, batch_s=self._job.batch_s):
                 self._borrowed.hand_back(late)
         self._attempts.give_way(self._job.batch_s)
         if self._runtime.error is not None:
             raise self._runtime.error
         if self._borrowed.refused is not None:
             raise self._borrowed.refused
+        self._tell_cut_short()
         stats = self._stats
         return Done(
             stream=str(self._stream),
@@ -180,31 +190,27 @@ class Stay:
                 kind, _, text = error.partition(": ")
                 raise ProcessorFailed(shard=shard, kind=kind, text=text)
 
-    def _late(self, seconds: float) -> set[int]:
-        """Shards that are held up, or of which something is done: their rest can wait for the next task.
+    def _wanted(self) -> set[int]:
+        return {int(shard) for shard, lease in self._borrowed.leases.items() if lease.is_wanted}
 
-        One that user code has said nothing about goes on: it would begin anew where it began.
-        """
-        blocked_s = min(self._job.batch_s, _BLOCKED_S)
-        if seconds < blocked_s:
-            return set()
-        wanted = {shard for shard, lease in self._borrowed.leases.items() if lease.is_wanted}
-        is_over_time = seconds >= self._job.batch_s
-        return {
-            int(shard)
-            for shard, held in self._runtime.held.items()
-            if shard in wanted
-            and (
-                held.tenure.blocked is not None
-                or (is_over_time and held.checkpoint() > self._begun.get(shard, 0))
-            )
-        }
+    def _tell_cut_short(self) -> None:
+        """Of what was asked back, or held up, the plan cannot see whether all of it was handed out."""
+        if self._finished >= self._targets.keys():
+            return
+        groups = self._service.groups
+        seen = insist(partial(groups.describe, self._stream, self._job.group), StoreError, OUTAGE_S)
+        told = stays.cut_short(seen, self._info, self._spans, self._finished)
+        for shard, block in told.items():
+            insist(partial(groups.block, self._borrowed.group_id, shard, block), StoreError, OUTAGE_S)
 
     def _drained(self, here: Collection[ShardId]) -> Drained:
         """All that was planned is done: hand it back. Once nothing is left, it is over."""
         if not here:
             return Drained.ALL
-        self._borrowed.hand_back({int(shard) for shard in here})
+        done = {int(shard) for shard in here}
+        # Of what is asked back it may be that the rest was dropped.
+        self._finished |= done & self._wanted()
+        self._borrowed.hand_back(done)
         return Drained.NOT_YET
 
     def _changed(self) -> None:

@@ -55,7 +55,7 @@ class Query(Protocol):
         Everything up to `start` is done: Spark has written it down.
         """
 
-    def spans(self, start: dict[str, Any], end: dict[str, Any]) -> list[Span]:
+    def spans(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Span]:
         """What the batch between them is made of; also of one that an earlier run began."""
 
     def in_order(self) -> bool:

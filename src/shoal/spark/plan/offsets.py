@@ -1,6 +1,7 @@
 """What Spark keeps of a query's progress: JSON that it compares as text, so that keys have one order always.
 
-A query that reads for itself keeps a position for every shard. A member of a group keeps only what its last
+A query that reads for itself keeps a position for every shard, and with it what the lanes of others had done
+beyond where it began, until it has come so far. A member of a group keeps only what its last
 batch was made of: where a shard goes on, the group's checkpoint says. `query` is a name made when the query
 first began, which lives as long as its checkpoint does: it is how a restarted query is known to its group.
 """
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from shoal.core.checking import is_whole
+from shoal.core.checkpoint import beyond, checkpoint_of, marks_text
 from shoal.core.errors import InvalidInput
 from shoal.spark.plan.spans import Span
 
@@ -25,6 +27,16 @@ class StreamPositions:
     id: int
     """Of the stream: one that was made anew under its name is another."""
     shards: Mapping[int, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Keys in one order."""
+        said: dict[str, Any] = {
+            "id": self.id,
+            "shards": {str(shard): int(self.shards[shard]) for shard in sorted(self.shards)},
+        }
+        marks = {str(shard): marks_text(self.shards[shard]) for shard in sorted(self.shards)}
+        ahead = {shard: text for shard, text in marks.items() if text is not None}
+        return said | {"beyond": ahead} if ahead else said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,23 +56,47 @@ class Positions:
 
 
 def _written(streams: Mapping[str, StreamPositions]) -> dict[str, Any]:
-    return {
-        name: {
-            "id": streams[name].id,
-            "shards": {str(shard): streams[name].shards[shard] for shard in sorted(streams[name].shards)},
-        }
-        for name in sorted(streams)
-    }
+    return {name: streams[name].to_json() for name in sorted(streams)}
 
 
 def _read(given: Mapping[str, Any]) -> dict[str, StreamPositions]:
     return {
         name: StreamPositions(
             id=int(entry["id"]),
-            shards={int(shard): int(offset) for shard, offset in entry["shards"].items()},
+            shards={
+                int(shard): checkpoint_of(int(offset), entry.get("beyond", {}).get(shard))
+                for shard, offset in entry["shards"].items()
+            },
         )
         for name, entry in given.items()
     }
+
+
+def positions_in(positions: StreamPositions | None, stream_id: int) -> Mapping[int, int]:
+    """The positions in this stream. None if they are of another that had its name."""
+    return positions.shards if positions is not None and positions.id == stream_id else {}
+
+
+def between(start: Positions, end: Positions) -> list[Span]:
+    """The batch of a query that reads for itself, from where it began to where it ended."""
+    before = start.streams if end.first is None else end.first
+    found = []
+    for name, stream in end.streams.items():
+        at = positions_in(before.get(name), stream.id)
+        for shard, offset in stream.shards.items():
+            begun = at.get(shard, 0)
+            if offset > begun:
+                found.append(
+                    Span(
+                        stream=name,
+                        stream_id=stream.id,
+                        shard=shard,
+                        start=int(begun),
+                        end=int(offset),
+                        beyond=beyond(begun),
+                    )
+                )
+    return found
 
 
 class Part(NamedTuple):

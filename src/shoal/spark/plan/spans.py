@@ -1,5 +1,8 @@
 """Which offsets a read covers: spans of shards, in the order of the lineage, within limits.
 
+A position may carry what lanes have done beyond it (`core.checkpoint`): a span from there on leaves that
+out, and the positions after it carry along what is still ahead.
+
 Invariants: a span lies within what its shard holds; in order, no span of a shard is due before every ancestor
 has been read to its end in an *earlier* batch.
 """
@@ -10,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from shoal.core.checkpoint import Marks
+from shoal.core.checkpoint import Marks, beyond, onward
 from shoal.core.errors import OffsetExpired, OffsetOutOfRange
 from shoal.core.lineage import readable
 from shoal.core.model import Shard, StreamInfo
@@ -70,8 +73,19 @@ def kept(stream: str, shard: Shard, position: int, *, strict: bool) -> int:
             raise OffsetExpired(
                 stream=stream, shard=shard.id, offset=position, first_offset=shard.first_offset
             )
-        return shard.first_offset
+        return onward(position, shard.first_offset)
     return position
+
+
+def standing(info: StreamInfo, positions: Mapping[int, int], *, strict: bool) -> dict[int, int]:
+    """Where a query with these positions stands in each shard, by what can be read now. Of a new shard that
+    it has not begun, nothing is said."""
+    name, at = str(info.full_name), {}
+    for shard in info.shards:
+        there = kept(name, shard, positions.get(shard.id, 0), strict=strict)
+        if there or shard.id in positions:
+            at[int(shard.id)] = there
+    return at
 
 
 def due(
@@ -96,14 +110,15 @@ def due(
 
 
 def span_of(info: StreamInfo, shard: Shard, start: int, end: int) -> Span:
-    """So much of a shard."""
+    """So much of a shard, without what the start says is done beyond it."""
     return Span(
         stream=str(info.full_name),
         stream_id=info.id,
         shard=shard.id,
-        start=start,
-        end=end,
+        start=int(start),
+        end=int(end),
         record_bytes=_record_bytes(shard),
+        beyond=beyond(start),
     )
 
 
@@ -194,7 +209,8 @@ def reached(positions: Mapping[int, int], spans: Iterable[Span]) -> dict[int, in
     """The positions once these spans of the same stream have been read."""
     after = dict(positions)
     for span in spans:
-        after[span.shard] = max(span.end, after.get(span.shard, 0))
+        before = after.get(span.shard, 0)
+        after[span.shard] = onward(before, max(span.end, before))
     return after
 
 

@@ -129,6 +129,14 @@ def check_ahead(
             )
 
 
+def group_place(place: Place | None, *, is_first: bool) -> Place:
+    """Where a group begins that a query makes. `is_first`: on a stream that the query begins with. One that
+    came to it later is all to come: what was written before anyone saw it would otherwise be passed over."""
+    if place is None or place.kind is Kind.GROUP or not is_first:
+        return Place(kind=Kind.EARLIEST)
+    return place
+
+
 def group_start(info: StreamInfo, place: Place) -> dict[int, int]:
     """Where a group that is made begins, by shard; those that are not named begin at their first record."""
     given = place.offsets.get(str(info.full_name), place.offsets.get("", {}))

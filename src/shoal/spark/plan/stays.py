@@ -3,22 +3,33 @@
 Nothing that Spark remembers counts here: where a shard stands is the group's checkpoint, which the tasks move
 under the epoch that they are given. So a batch that is repeated, or cut short, is simply planned anew.
 
+A stay that ended before all of it was handed out, with nothing declared done, leaves the group as it was: its
+task says so, as what holds the shard up (`CUT_SHORT`), since nobody else knows.
+
 Invariants: nothing is given out of a shard that is to be handed back; a shard that user code came back from
-without declaring all of it done is not given out again before there is something new, or something moved.
+without declaring all of it done is not given out again before there is something new, or something moved; one
+that it was not given all of is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
-from shoal.core.describing import GroupInfo, GroupShard
+from shoal.core.describing import Block, GroupInfo, GroupShard
 from shoal.core.group import MemberStatus
 from shoal.core.holding import Lease
 from shoal.core.limits import CLOCK_MARGIN
 from shoal.core.model import ShardId, StreamInfo
 from shoal.core.retry import Backoff
 from shoal.spark.plan.spans import Owner, Span, span_of
+
+BLOCKED_S: Final = 2.0
+"""So long a task tries to get past what fails; then the plan says when it is tried again. A batch is over
+when all its tasks are, and other shards wait for that."""
+CUT_SHORT: Final = "CutShort: its stay was over before all of it was handed out; it is given out again"
+"""What a task says of such a shard. After no attempt: nothing has failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +129,57 @@ def offered(
     return after
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How far a stay is with one of its shards."""
+
+    is_blocked: bool
+    has_moved: bool
+    """Something of it was declared done."""
+
+
+def late(held: Mapping[ShardId, Standing], *, seconds: float, batch_s: float) -> set[int]:
+    """Of the shards that a stay has in hand for so long, those whose rest waits for the next one: they are
+    held up, or something of them is done.
+
+    One that user code has said nothing about goes on: it would begin anew where it began.
+    """
+    if seconds < min(batch_s, BLOCKED_S):
+        return set()
+    is_over_time = seconds >= batch_s
+    return {int(shard) for shard, one in held.items() if one.is_blocked or (is_over_time and one.has_moved)}
+
+
+def cut_short(
+    seen: GroupInfo, info: StreamInfo, spans: Iterable[Span], finished: Collection[int]
+) -> dict[ShardId, Block]:
+    """After a stay, what its task is to say: of the shards that were not handed out to their end, and stand
+    where they stood, so that nobody could see it.
+
+    Of a closed shard there may be nothing left to hand out but its end.
+    """
+    found = {}
+    shards = {shard.id: shard for shard in seen.shards}
+    for span in spans:
+        known = shards.get(ShardId(span.shard))
+        if known is None or span.owner is None or span.shard in finished:
+            continue
+        is_ours = known.owner is not None and known.epoch == span.owner.epoch
+        is_unseen = int(known.checkpoint) == span.start and known.blocked is None
+        if is_ours and is_unseen and span.start < info.shards[span.shard].next_offset:
+            found[known.id] = Block(epoch=known.epoch, attempts=0, error=CUT_SHORT)
+    return found
+
+
+def failures(seen: Mapping[ShardId, Block]) -> dict[ShardId, str]:
+    """What user code has raised, of what holds shards up."""
+    return {shard: block.error for shard, block in seen.items() if block.attempts}
+
+
 def _is_worth_it(last: Offer | None, known: GroupShard, end: int, now_ms: int) -> bool:
     """Whether anything has changed since the shard was last given out, or is to be tried again."""
     if last is None or last.epoch != known.epoch or int(known.checkpoint) != last.done:
         return True
-    return now_ms >= last.due_ms if known.blocked is not None else end > last.end
+    if known.blocked is not None:
+        return not known.blocked.attempts or now_ms >= last.due_ms
+    return end > last.end
