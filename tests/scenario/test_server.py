@@ -93,7 +93,7 @@ def test_figures_count_moves_expiries_and_fenced_attempts(url: str, hub: Hub) ->
     hub.service.groups.join(stream_name("orders"), "billing", silent)
     with hub.join_group("orders", "billing", "anna") as anna:
         eventually(lambda: len(anna.leases) == 2, "who is silent has lost its shard", 20)
-    assert count("shoal_server_expiries_total") == 1
+    assert count("shoal_server_expiries_total") >= 1
     assert count("shoal_server_moves_total") >= 2
 
 

@@ -187,7 +187,7 @@ class Unsteady(Writer):
             mark.touch()
             raise ValueError("odd")
         if not self._seen:
-            time.sleep(1.0)
+            time.sleep(3.0)
         self.note(list(batch), checkpointer)
         self._seen += len(batch)
         if self._seen >= 10:

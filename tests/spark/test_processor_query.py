@@ -75,7 +75,7 @@ def test_a_shard_that_another_asked_for_and_did_not_take_is_given_out_again(
 ) -> None:
     """Its stay was over before the first save: neither its epoch, checkpoint nor end say so."""
     hub.create_stream("orders", shards=2)
-    hub.create_group("orders", "billing", timeout=2.0, coordination=coordination)
+    hub.create_group("orders", "billing", timeout=4.0, coordination=coordination)
     for shard in range(2):
         hub.append("orders", shard, [b"x"] * 100)
     diary = Diary(tmp_path / "diary")
@@ -91,7 +91,7 @@ def test_a_shard_that_another_asked_for_and_did_not_take_is_given_out_again(
     _until(lambda: len(diary.lines("process")) == 2)
     other = hub.join_group("orders", "billing", "other")
     _until(lambda: any(shard.next == "other" for shard in hub.describe_group("orders", "billing").shards))
-    time.sleep(0.5)  # The task looks ten times in the group's timeout.
+    time.sleep(2.0)  # The task looks ten times in the group's timeout.
     other.leave()
     Path(f"{diary.path}.go").touch()
     task.join(20)

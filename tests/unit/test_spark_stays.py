@@ -309,7 +309,7 @@ def test_a_shard_that_is_given_up_as_held_up_while_it_succeeds_is_said_to_be_cut
     driver.make(shards=1)
     driver.send(*(b"%d" % number for number in range(30)))
     options = replace(driver.job(Unsteady).options, batch_records=5)
-    job = driver.job(Unsteady, options=options, batch_s=0.5)
+    job = driver.job(Unsteady, options=options, batch_s=1.5)
     assert driver.work(job).records == 5
     block = driver.hub.describe_group("orders", "billing").shards[0].blocked
     assert block is not None

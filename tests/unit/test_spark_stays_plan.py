@@ -150,6 +150,6 @@ def test_the_rest_of_a_stay_waits_if_it_is_held_up_or_over_time_with_something_d
         ShardId(1): Standing(is_blocked=False, has_moved=True),
         ShardId(2): Standing(is_blocked=False, has_moved=False),
     }
-    found = [late(held, seconds=seconds, batch_s=10.0) for seconds in (1.9, 2.0, 9.9, 10.0)]
+    found = [late(lambda: held, seconds=seconds, batch_s=10.0) for seconds in (1.9, 2.0, 9.9, 10.0)]
     assert found == [set(), {0}, {0}, {0, 1}], "what user code has said nothing about goes on"
-    assert late(held, seconds=0.5, batch_s=0.5) == {0, 1}, "a batch may be shorter than that"
+    assert late(lambda: held, seconds=0.5, batch_s=0.5) == {0, 1}, "a batch may be shorter than that"

@@ -371,7 +371,7 @@ class LeasedMembership(Member):
         if notes:
             try:
                 self._service.groups.record(self.group_id, notes)
-            except StoreError as error:
+            except ShoalError as error:  # An older server may not know what a newer consumer does.
                 self._complaints.warn("history", "history of %s: %s", self.group, error)
 
     def _settle(self, consumer: LeasedConsumer, tried: Tried, shards: Sequence[Shard]) -> Told:

@@ -48,6 +48,8 @@ class Connection:
         """`began_s`: when it was taken for the call that is under way."""
         self.is_repeatable = False
         """Whether the call that is under way may be made again: see `silence`, which ends it then."""
+        self.waits = False
+        """Whether it waits for something to happen."""
         self.is_aborted = False
 
     @property
@@ -63,6 +65,7 @@ class Connection:
         timeout_s: float,
         *,
         is_repeatable: bool = False,
+        waits: bool = False,
         begun: Begun | None = None,
     ) -> HttpAnswer:
         """Send a request, and its answer.
@@ -70,7 +73,7 @@ class Connection:
         One that was signed for another server than this connection leads to is signed again, and sent again:
         nothing was done.
         """
-        self.is_repeatable = is_repeatable
+        self.is_repeatable, self.waits = is_repeatable, waits
         if self._signer is None:
             answer = self._http.exchange(path, content_type, parts, timeout_s, begun=begun)
         else:

@@ -154,13 +154,14 @@ class RemoteFollowing:
         is_kept = False
         try:
             status, answer, is_kept = connection.exchange(
-                call.path, "application/json", [body], WAIT_S + _ANSWER_S, is_repeatable=True
+                call.path, "application/json", [body], WAIT_S + _ANSWER_S, is_repeatable=True, waits=True
             )
         except OSError as error:
-            if connection.is_aborted and not self._transport.is_closed:
-                return []
             if self._transport.is_closed:
                 raise HubClosed from error
+            with self._changed:
+                if not self._asked:  # By `_begin_anew`, and not since its server is silent.
+                    return []
             raise StoreUnavailable(f"{self._transport.description}: {error}") from error
         finally:
             with self._changed:

@@ -7,6 +7,7 @@ by `make bench`, on the line of small appends.
 
 from __future__ import annotations
 
+import errno
 import socket
 import ssl
 from collections.abc import Callable, Sequence
@@ -28,15 +29,15 @@ _TOGETHER: Final = 65_536
 """Parts of a request up to this are sent as one: to copy them costs less than another packet."""
 _RECEIVED: Final = 65_536
 _END_OF_HEAD: Final = b"\r\n\r\n"
+_NO_WAY: Final = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN})
 _KEEPALIVE: Final = (
     (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
     (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 10),
     (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 5),
     (socket.IPPROTO_TCP, "TCP_KEEPCNT", 3),
-    (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", 25_000),
 )
-"""A machine that is gone says nothing: its peer's system finds out within half a minute, whether it waits for
-an answer or sends. Not every system has all of them."""
+"""A machine that is gone says nothing: the system of who waits for its answer finds out within half a minute.
+Not every system has all of them."""
 
 
 class BrokenAnswer(ConnectionError):
@@ -202,15 +203,17 @@ class PlainHttp:
         self.socket.close()
 
 
-def answers_anything(host: str, port: int, context: ssl.SSLContext | None, timeout_s: float) -> bool:
-    """Whether a server answers, whatever it says: asked on a connection of its own for what costs nothing."""
+def is_silent(host: str, port: int, context: ssl.SSLContext | None, timeout_s: float) -> bool:
+    """Whether nothing comes from a server that is asked, on a connection of its own, for what costs it next
+    to nothing. One that refuses, or hangs up, is there: it leaves, or has too many connections."""
     request = f"GET {HEALTH_PATH} HTTP/1.1\r\nHost: {_host_of(host, port)}\r\nConnection: close\r\n\r\n"
     try:
         with _connected(host, port, context, timeout_s) as asked:
             asked.sendall(request.encode("ascii"))
-            return bool(asked.recv(_RECEIVED))
-    except OSError:
-        return False
+            asked.recv(_RECEIVED)
+    except OSError as error:
+        return isinstance(error, TimeoutError) or error.errno in _NO_WAY
+    return False
 
 
 def _connected(host: str, port: int, context: ssl.SSLContext | None, timeout_s: float) -> socket.socket:

@@ -18,17 +18,22 @@ from contextlib import suppress
 from typing import Final
 
 from shoal.remote.connection import Connection
-from shoal.remote.plain_http import answers_anything
+from shoal.remote.plain_http import is_silent
 
 Place = tuple[str, int]
 
 LOOK_S: Final = 1.0
 QUIET_S: Final = 3.0
 """How long a call goes on, and nothing else has come from its server, before that is asked."""
+WAITING_S: Final = 8.0
+"""The same for a call that waits for something to happen: these go on for long, of every client, and each
+question is a connection more."""
 ANSWER_S: Final = 2.0
-"""How long it has to answer that: it costs it nothing, and another server waits."""
+"""How long it has to answer that: it costs it next to nothing, and another server waits."""
 AVOIDED_S: Final = 30.0
 """How long others are tried before one that was silent."""
+_IDLE: Final = 30
+"""So often nothing is under way before the thread that looks ends: to begin one takes longer than a look."""
 
 
 class Silence:
@@ -70,28 +75,29 @@ class Silence:
                     self._is_looking = True
 
     def _run(self) -> None:
-        while True:
-            time.sleep(LOOK_S)
-            used = list(self._used())
-            if used:
+        try:
+            idle = 0
+            while idle < _IDLE:
+                time.sleep(LOOK_S)
+                used = self._used()
+                idle = 0 if used else idle + 1
                 self._look(used)
-                continue
+        finally:
             with self._lock:
                 self._is_looking = False
-            if self._used():  # It began before that was said.
-                self.begin()
-            return
+        if self._used():  # It began before that was said.
+            self.begin()
 
     def _look(self, used: Iterable[Connection]) -> None:
         """Ask the servers of calls that take long, and end what goes on with one that does not answer."""
         calls = {connection: connection.began_s for connection in used}
         for place in doubtful(calls, self._heard, time.monotonic()):
             here = {connection: began_s for connection, began_s in calls.items() if connection.place == place}
-            if answers_anything(*place, next(iter(here)).context, ANSWER_S):
-                self.heard(place)
-            else:
+            if is_silent(*place, next(iter(here)).context, ANSWER_S):
                 self._silent[place] = time.monotonic()
                 self._end(place, here)
+            else:
+                self.heard(place)
 
 
 def doubtful(calls: Mapping[Connection, float], heard: Mapping[Place, float], now_s: float) -> list[Place]:
@@ -99,6 +105,7 @@ def doubtful(calls: Mapping[Connection, float], heard: Mapping[Place, float], no
     found = {
         connection.place
         for connection, began_s in calls.items()
-        if now_s - max(began_s, heard.get(connection.place, began_s)) > QUIET_S
+        if now_s - max(began_s, heard.get(connection.place, began_s))
+        > (WAITING_S if connection.waits else QUIET_S)
     }
     return sorted(found)

@@ -137,7 +137,13 @@ class Transport:
             return _Attempt(StoreUnavailable(f"{self.description}: {error}"), is_harmless=True)
         try:
             status, body, is_kept = connection.exchange(
-                path, content_type, parts, _ANSWER_S + wait_s, is_repeatable=is_repeatable, begun=begun
+                path,
+                content_type,
+                parts,
+                _ANSWER_S + wait_s,
+                is_repeatable=is_repeatable,
+                waits=wait_s > 0,
+                begun=begun,
             )
         except OSError as error:
             self.give_back(connection, is_kept=False)
@@ -198,24 +204,30 @@ class Transport:
                     connection.abort()
             gone = [connection for connection in self._kept if connection.place == place]
             self._kept = deque(connection for connection in self._kept if connection.place != place)
-            if self.servers[self._turn % len(self.servers)] == place:
-                self._turn += 1
+        self._turn_from(place)
         for connection in gone:
             connection.close()
 
+    def _turn_from(self, place: Place) -> None:
+        """The next connection is made to another, if it would be made to this one."""
+        with self._lock:
+            if self.servers[self._turn % len(self.servers)] == place:
+                self._turn += 1
+
     def _connect(self) -> Connection:
-        """From the server that answered last, on to the others; those that were silent come last."""
+        """To the server whose turn it is, on to the others; those that were silent come last."""
         turns = range(self._turn, self._turn + len(self.servers))
         order = sorted(turns, key=self._is_avoided)
         for turn in order:
             host, port = self.servers[turn % len(self.servers)]
             try:
-                return Connection(host, port, self._context, self._signer)
+                connection = Connection(host, port, self._context, self._signer)
             except OSError:
-                if self._turn == turn:
-                    self._turn = turn + 1
                 if turn == order[-1]:
                     raise
+            else:
+                self._turn = turn
+                return connection
         raise AssertionError("there is a server")
 
     def _is_avoided(self, turn: int) -> bool:
@@ -224,8 +236,8 @@ class Transport:
 
     def give_back(self, connection: Connection, *, is_kept: bool) -> None:
         """Keep it for the next call, or close it."""
-        if is_kept and self._silence is not None:
-            self._silence.heard(connection.place)
+        if self._silence is not None and connection.used_s > connection.began_s:
+            self._silence.heard(connection.place)  # It has answered.
         with self._lock:
             self._used.discard(connection)
             if (
@@ -237,8 +249,8 @@ class Transport:
                 self._kept.append(connection)
                 return
         connection.close()
-        if not is_kept and len(self.servers) > 1:
-            self._turn += 1  # It may be leaving.
+        if not is_kept and not connection.is_aborted:
+            self._turn_from(connection.place)  # It may be leaving.
 
     def close(self) -> None:
         """Close all connections. Calls under way end with HubClosed."""

@@ -148,7 +148,8 @@ class LoneQuery:
         match parting(self._at_work):
             case Parting.FALL_SILENT:
                 _log.warning(
-                    "%s was stopped within a batch: its shards come free after the group's timeout",
+                    "%s was stopped before it looked for more after its last batch: "
+                    "its shards come free after the group's timeout",
                     self._group.name,
                 )
                 self._group.abandon()

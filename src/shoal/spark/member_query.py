@@ -134,7 +134,8 @@ class MemberQuery:
         match parting(self._at_work):
             case Parting.FALL_SILENT:
                 _log.warning(
-                    "%s was stopped within a batch: its shards come free after the group's timeout; "
+                    "%s was stopped before it looked for more after its last batch: "
+                    "its shards come free after the group's timeout; "
                     "shoal.spark.drain(query, hub) hands them over",
                     self._group.name,
                 )

@@ -154,16 +154,8 @@ class Stay:
     def finish(self) -> Done:
         """Wait for its end, which comes by itself: all is done, or as much as a task has time for."""
         while not self._runtime.is_over.wait(_LOOK_S):
-            held = {
-                shard: Standing(
-                    is_blocked=one.tenure.blocked is not None,
-                    has_moved=one.checkpoint() > self._begun.get(shard, 0),
-                )
-                for shard, one in self._runtime.held.items()
-                if shard in self._wanted()
-            }
             seconds = time.monotonic() - self._began_s
-            if late := stays.late(held, seconds=seconds, batch_s=self._job.batch_s):
+            if late := stays.late(self._standing, seconds=seconds, batch_s=self._job.batch_s):
                 self._borrowed.hand_back(late)
         self._attempts.give_way(self._job.batch_s)
         if self._runtime.error is not None:
@@ -189,6 +181,17 @@ class Stay:
             for shard, error in shown.items():
                 kind, _, text = error.partition(": ")
                 raise ProcessorFailed(shard=shard, kind=kind, text=text)
+
+    def _standing(self) -> dict[ShardId, Standing]:
+        wanted = self._wanted()
+        return {
+            shard: Standing(
+                is_blocked=one.tenure.blocked is not None,
+                has_moved=one.checkpoint() > self._begun.get(shard, 0),
+            )
+            for shard, one in self._runtime.held.items()
+            if shard in wanted
+        }
 
     def _wanted(self) -> set[int]:
         return {int(shard) for shard, lease in self._borrowed.leases.items() if lease.is_wanted}

@@ -140,7 +140,12 @@ class Turns(NamedTuple):
     def after(self, spans: Sequence[Span]) -> list[int]:
         """The places of the spans, those first whose turn it is."""
         places = {shard: number for number, shard in enumerate(self.ring)}
-        waits = [(places[span.stream, span.shard] - self.read) % len(self.ring) for span in spans]
+        waits = [
+            (places[span.stream, span.shard] - self.read) % len(places)
+            if (span.stream, span.shard) in places
+            else 0
+            for span in spans
+        ]
         return sorted(range(len(spans)), key=waits.__getitem__)
 
 

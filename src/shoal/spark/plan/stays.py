@@ -13,7 +13,7 @@ that it was not given all of is.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -138,7 +138,7 @@ class Standing:
     """Something of it was declared done."""
 
 
-def late(held: Mapping[ShardId, Standing], *, seconds: float, batch_s: float) -> set[int]:
+def late(held: Callable[[], Mapping[ShardId, Standing]], *, seconds: float, batch_s: float) -> set[int]:
     """Of the shards that a stay has in hand for so long, those whose rest waits for the next one: they are
     held up, or something of them is done.
 
@@ -147,7 +147,7 @@ def late(held: Mapping[ShardId, Standing], *, seconds: float, batch_s: float) ->
     if seconds < min(batch_s, BLOCKED_S):
         return set()
     is_over_time = seconds >= batch_s
-    return {int(shard) for shard, one in held.items() if one.is_blocked or (is_over_time and one.has_moved)}
+    return {int(shard) for shard, one in held().items() if one.is_blocked or (is_over_time and one.has_moved)}
 
 
 def cut_short(
