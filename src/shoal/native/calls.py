@@ -37,6 +37,8 @@ from shoal.share_port import PositionService, ShareService
 from shoal.wire.values import Asked, Decode, Encode, Field, RingHash, encoder, object_decoder, parsed, text_of
 
 PREFIX: Final = "/v1"
+HEALTH_PATH: Final = "/healthz"
+"""What a server answers whatever becomes of its store: no call, and asked with GET."""
 UNPACKED_BYTES_MAX: Final = 256_000_000
 """What the batches of one request unpack to, together: a few kilobytes may claim as much as they like, and to
 unpack them costs the server as much as a large batch."""

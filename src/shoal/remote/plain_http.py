@@ -16,14 +16,13 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from shoal.native.calls import HEALTH_PATH
 from shoal.wire.layout import MEMORY
 
 Parts = Sequence[bytes | memoryview]
 Begun = Callable[[bytes], None]
 """Told how a long answer begins, before the rest of it has come."""
 
-HEALTH_PATH: Final = "/healthz"
-"""What a server answers whatever becomes of its store."""
 _HEAD_BYTES_MAX: Final = 65_536
 _TOGETHER: Final = 65_536
 """Parts of a request up to this are sent as one: to copy them costs less than another packet."""

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from starlette.types import Receive, Scope, Send
 
 from shoal.core.errors import InvalidInput, NotSignedIn, RateExceeded, ShoalError, StoreBusy, TooLarge
+from shoal.native import calls
 from shoal.native.statuses import status_of
 from shoal.server.options import ServerOptions
 from shoal.wire.faults import error_to
@@ -23,7 +24,7 @@ from shoal.wire.signing import digest_of
 from shoal.wire.values import encode_field, text_of
 
 JSON: Final = b"application/json"
-HEALTH_PATH: Final = b"/healthz"
+HEALTH_PATH: Final = calls.HEALTH_PATH.encode()
 TARGET: Final = "shoal.target"
 """In a scope: what was asked for, if it is more than a path, such as `http://host/path`."""
 EXCHANGE: Final = "shoal.exchange"
