@@ -99,7 +99,7 @@ def test_a_call_that_may_be_repeated_leaves_a_server_that_is_silent() -> None:
 
 
 def test_a_server_that_was_silent_is_not_the_next_to_be_tried() -> None:
-    """Also when it is no longer avoided. The finding moved the turn on, and the call that it ended did again."""
+    """Also when it is no longer avoided: the finding moved the turn on, and the call that it ended again."""
     with ExitStack() as stack:
         silent = stack.enter_context(frozen())
         other, _ = stack.enter_context(answering(keeps=True))
