@@ -225,3 +225,16 @@ def _read_everything(path: Path) -> str:
         return f"{type(error).__name__}: {error}"
     wanted = [b"%06d" % i + b"." * 100 for i in range(2000)]
     return "whole" if [record.value for record in records] == wanted else "wrong records"
+
+
+def test_to_forget_records_does_not_write_them_over(tmp_path: Path) -> None:
+    path = tmp_path / "shoal.db"
+    with shoal.connect(url_of(path)) as hub:
+        hub.create_stream("orders", shards=1, compression="none", retention_bytes=1)
+        for _ in range(8):
+            hub.append("orders", 0, [b"x" * 1_000_000])
+        with sqlite3.connect(path) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.close()
+        assert [cut.first_offset for cut in hub.enforce_retention("orders")] == [7]
+        assert Path(f"{path}-wal").stat().st_size < 1_000_000
