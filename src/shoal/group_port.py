@@ -119,8 +119,9 @@ class GroupStore(Protocol):
     def history(self, group_id: int, limit: int) -> list[tuple[int, Note]]:
         """The last notes, oldest first, each with its time by the wall clock, in milliseconds."""
 
-    def add_notes(self, group_id: int, notes: Sequence[Note], now_ms: int) -> None:
-        """Add to a group's history."""
+    def add_notes(self, group_id: int, notes: Sequence[Note], clock: Callable[[], int]) -> None:
+        """Add to a group's history. The clock is asked once the lines have their place in it: of two writers
+        that come at once, the later one's lines have no earlier time."""
 
     def set_block(self, group_id: int, shard: ShardId, block: Block | None, now_ms: int) -> None:
         """Keep what an owner says holds its shard up, since when it first said so; None removes it."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import count
 
 import pytest
 from sqlalchemy import select
@@ -16,7 +17,7 @@ from shoal.core.balance import STRATEGIES
 from shoal.core.checkpoint import Save
 from shoal.core.errors import GroupInUse
 from shoal.core.events import Expire, Forgotten, Join, Letting, Release
-from shoal.core.group import Group, Member, MemberStatus
+from shoal.core.group import Group, Member, MemberStatus, Note
 from shoal.core.holding import Assignment
 from shoal.core.limits import EPOCH_JUMP
 from shoal.core.membership import Beat, watched
@@ -398,3 +399,18 @@ def test_the_first_epochs_ever_can_be_given_in_several_groups_at_once(
             with hubs[0].join_group(STREAM, "later", "anna"):
                 epochs = {shard.epoch for shard in hubs[0].describe_group(STREAM, "later").shards}
             assert epochs == {3, 4}
+
+
+def test_lines_of_history_that_come_at_once_have_times_in_their_order(sql_store: SQLStore, hub: Hub) -> None:
+    # A consumer of a leased group asks the clock, another one too, and is the first to be written down.
+    hub.create_group(STREAM, "billing", coordination="leased")
+    group_id = hub.service.groups.find(stream_name(STREAM), "billing").id
+    ticks = count(1)
+
+    def tell(_: int) -> None:
+        sql_store.add_notes(group_id, [Note(kind="take")], lambda: next(ticks))
+
+    with ThreadPoolExecutor(8) as writers:
+        list(writers.map(tell, range(40)))
+    times = [at_ms for at_ms, note in sql_store.history(group_id, 100) if note.kind == "take"]
+    assert times == list(range(1, 41))

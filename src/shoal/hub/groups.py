@@ -225,7 +225,7 @@ class LocalGroups:
         if group is None:
             return  # It was deleted, and its history with it.
         check_told(group, notes)
-        self._store.add_notes(group_id, notes, now_ms())
+        self._store.add_notes(group_id, notes, now_ms)
         self._noted(notes)
 
     def leased(self, group: Group) -> LeasedGroup:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,6 +19,7 @@ from shoal.core.leasing import Outcome
 from shoal.core.limits import HISTORY_KEPT, STEP_TRIES_MAX
 from shoal.core.lineage import find_shard
 from shoal.core.model import ShardId, StreamInfo
+from shoal.hub.group_steps import now_ms
 from shoal.lease_port import LeaseTable, draw
 from shoal.ports import ChangeSignal, GroupSaves, LeasedGroup, LeasedSave, LeasedTouch, Store
 
@@ -118,7 +118,7 @@ class LeasedGroups:
         notes = [note for change in done if (note := noted(change, "")) is not None]
         if notes:
             told = [replace(note, consumer=None, detail=why) for note in notes]
-            self._store.add_notes(group.id, told, time.time_ns() // 1_000_000)
+            self._store.add_notes(group.id, told, now_ms)
 
     def save(self, group: Group, stream: StreamInfo, saves: Sequence[Save]) -> None:
         """Checkpoints of whoever shows the current epochs: all, or none and an error."""

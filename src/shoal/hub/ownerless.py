@@ -99,7 +99,7 @@ class OwnerlessGroups:
             if isinstance(answer, ShoalError):
                 raise answer
         notes = [Note(kind="rewound", shard=s, detail=f"to {o}: {why}") for s, o in positions.items()]
-        self._store.add_notes(group.id, notes, _now_ms())
+        self._store.add_notes(group.id, notes, _now_ms)
         if not rules.key_ordered:
             return []
         after = {child for shard in positions for child in descendants(view.stream.shards, shard)}

@@ -223,13 +223,13 @@ class SQLGroups:
             for row in reversed(rows)
         ]
 
-    def add_notes(self, group_id: int, notes: Sequence[Note], now_ms: int) -> None:
+    def add_notes(self, group_id: int, notes: Sequence[Note], clock: Callable[[], int]) -> None:
         """See GroupStore."""
         with self._database.write() as connection:
             # The group's row is locked, so that two writers number their lines one after the other.
             lock = select(_groups.id).where(_groups.id == group_id).with_for_update()
             if connection.execute(lock).scalar() is not None:
-                save_notes(connection, group_id, notes, now_ms)
+                save_notes(connection, group_id, notes, clock())
 
     def set_block(self, group_id: int, shard: ShardId, block: Block | None, now_ms: int) -> None:
         """See GroupStore."""
