@@ -24,6 +24,10 @@ from shoal.wire.layout import Layout
 from tests.scenario.asking import asked, figure
 
 SETTINGS = b'{"name":"orders","group":"g","settings":{%s},"start":{}}'
+BEAT = (
+    b'{"name":"orders","group_id":77,"beat":{"incarnation":"%s","number":1,'
+    b'"timeout_ms":%d,"interval_ms":%d,"held":{},"seen":0}}'
+)
 
 BAD = [
     (400, "InvalidInput", "hub/describe_stream", b"{"),
@@ -41,6 +45,10 @@ BAD = [
     (400, "InvalidInput", "hub/read", b'{"name":"orders","shard":0,"offset":0,"limits":{"wait_s":-1e400}}'),
     (416, "OffsetOutOfRange", "hub/read", b'{"name":"orders","shard":0,"offset":99,"limits":{}}'),
     (400, "InvalidInput", "groups/beat", b'{"name":"orders","group_id":99999999999999999999}'),
+    (400, "InvalidInput", "groups/beat", BEAT % (b"x" * 300, 1000, 100)),
+    (400, "InvalidInput", "groups/beat", BEAT % (b"x", 10**15, 100)),
+    (400, "InvalidInput", "groups/beat", BEAT % (b"x", 1000, 0)),
+    (404, "UnknownConsumer", "groups/beat", BEAT % (b"x", 1000, 100)),
     (400, "InvalidInput", "groups/create", SETTINGS % b'"timeout_ms":1'),
     (400, "InvalidInput", "groups/create", SETTINGS % b'"rules":9'),
     (400, "InvalidInput", "groups/create", SETTINGS % b'"delivery":"shared","in_order":false'),
@@ -79,7 +87,7 @@ def test_bad_input_is_answered_with_its_error_and_changes_nothing(
     status, error, path, body = bad
     hub.create_stream("orders", shards=1)
     found, told = asked(url, f"/v1/{path}", body)
-    assert (found, told["error"]) == (status, error)
+    assert (found, told["error"]) == (status, error), told
     assert {"text", "retriable", "fields", "request"} <= told.keys()
     assert "Traceback" not in json.dumps(told)
     assert [str(info.full_name) for info in hub.list_streams()] == ["orders"]

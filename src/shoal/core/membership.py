@@ -68,7 +68,7 @@ def beaten(settings: GroupSettings, member: Member | None, beat: Beat) -> Member
     if beat.number <= member.beat:
         raise HeartbeatOutdated(number=beat.number, last=member.beat)
     # Who has not heard of the newest settings yet may count by older ones: the answer tells.
-    longest_ms = member.timeout_ms if beat.seen == member.assigned else _LONGEST_MS
+    longest_ms = member.timeout_ms if beat.seen == member.assigned else COUNTED_MS_MAX
     check_timing(settings, beat.timeout_ms, beat.interval_ms, longest_ms=longest_ms)
     return replace(
         member, beat=beat.number, timeout_ms=beat.timeout_ms, interval_ms=beat.interval_ms, stood_ms=0
@@ -205,5 +205,5 @@ def pruned(members: Mapping[str, Member]) -> dict[str, Member]:
     return {key: member for key, member in members.items() if key not in forgotten}
 
 
-_LONGEST_MS: Final = 2 * int(GROUP_TIMEOUT_S_MAX * 1000)
+COUNTED_MS_MAX: Final = 2 * int(GROUP_TIMEOUT_S_MAX * 1000)
 """Longer than anyone counts by: those who know no deadline are watched for more than the group's timeout."""

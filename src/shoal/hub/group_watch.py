@@ -75,7 +75,8 @@ class GroupWatch:
         self._wake = threading.Event()
 
     def serve(self, group_id: int, timeout_ms: int) -> None:
-        """A member of this group has spoken through us."""
+        """A member of this group has spoken through us. Of several, the one that counts longest says how long
+        the group is watched without a word."""
         with self._lock:
             served = self._served.get(group_id)
             if served is None:
@@ -83,7 +84,7 @@ class GroupWatch:
                 self._served[group_id] = _Served(now_s, now_s, timeout_ms / 1000)
                 self._wake.set()
             else:
-                served.used_s, served.timeout_s = time.monotonic(), timeout_ms / 1000
+                served.used_s, served.timeout_s = time.monotonic(), max(served.timeout_s, timeout_ms / 1000)
             if self._thread is None and not self._is_stopped:
                 self._thread = threading.Thread(target=self._run, name="shoal-group-watch", daemon=True)
                 self._thread.start()

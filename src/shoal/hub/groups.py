@@ -289,19 +289,23 @@ class LocalGroups:
 
     def beat(self, name: StreamName, group_id: int, beat: Beat) -> Assignment:
         """See GroupService."""
-        self._watch.serve(group_id, beat.timeout_ms)
-        touch = Touch(stream=name, group_id=group_id, act=beat, seen=self._steps.seen(group_id))
+        touch = self.begin_beat(name, group_id, beat)
         answer = self._touch(touch)
         if isinstance(answer, Forgotten):
             self._steps.step(group_id, answer)
             answer = self._touch(touch)
         assert isinstance(answer, Assignment)
+        self.was_heard(group_id, beat)
         return answer
 
     def begin_beat(self, name: StreamName, group_id: int, beat: Beat) -> Touch:
-        """The same for one who does not wait: what to `submit`. If the answer is Forgotten: `beat`."""
-        self._watch.serve(group_id, beat.timeout_ms)
+        """The same for one who does not wait: what to `submit`. If the answer is an Assignment: `was_heard`;
+        if it is Forgotten: `beat`."""
         return Touch(stream=name, group_id=group_id, act=beat, seen=self._steps.seen(group_id))
+
+    def was_heard(self, group_id: int, beat: Beat) -> None:
+        """A heartbeat was accepted. What is refused makes us watch no group."""
+        self._watch.serve(group_id, beat.timeout_ms)
 
     def submit(
         self,

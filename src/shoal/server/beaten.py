@@ -27,10 +27,13 @@ class Beaten:
     def patience_s(self, beat: Beat, now_s: float) -> float:
         """How long this one may wait for others."""
         last_s = self._last_s.get(beat.incarnation)
-        if last_s is None and len(self._last_s) >= _KEPT:
-            self._last_s.clear()
-        self._last_s[beat.incarnation] = now_s
         interval_s = beat.interval_ms / 1000
         if last_s is None or now_s - last_s < interval_s * _EARLY:
             return 0.0
         return min(_PATIENCE_S, interval_s * _SHARE)
+
+    def note(self, beat: Beat, now_s: float) -> None:
+        """It came then, and was accepted: of strangers nothing is kept."""
+        if beat.incarnation not in self._last_s and len(self._last_s) >= _KEPT:
+            self._last_s.clear()
+        self._last_s[beat.incarnation] = now_s

@@ -34,6 +34,7 @@ from shoal.core.limits import (
     TIMESTAMP_MS_MAX,
     VISIBILITY_S_MAX,
 )
+from shoal.core.membership import COUNTED_MS_MAX, Beat
 from shoal.core.model import StreamSettings
 from shoal.core.names import checked_name, checked_producer
 from shoal.core.retention import checked_retention
@@ -128,6 +129,12 @@ def _newcomer(_: str, newcomer: Any) -> None:
     _text(INCARNATION_MAX)("incarnation", newcomer.incarnation)
 
 
+def _beat(_: str, beat: Beat) -> None:
+    _text(INCARNATION_MAX)("incarnation", beat.incarnation)
+    _between(1, COUNTED_MS_MAX)("timeout_ms", beat.timeout_ms)
+    _between(1, COUNTED_MS_MAX)("interval_ms", beat.interval_ms)
+
+
 def _receive(_: str, asked: Receive) -> None:
     _text(2 * NAME_LENGTH_MAX)("consumer", asked.consumer)
     _between(1, RECEIVE_RECORDS_MAX)("max_records", asked.max_records)
@@ -163,5 +170,6 @@ _BY_NAME: Final[Mapping[str, Callable[[str, Any], object]]] = {
     "timestamp_ms": _between(0, TIMESTAMP_MS_MAX),
     "settings": _settings,
     "newcomer": _newcomer,
+    "beat": _beat,
     "asked": _receive,
 }

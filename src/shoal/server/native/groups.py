@@ -66,15 +66,17 @@ class GroupCalls:
 
     async def _beat(self, request: Incoming, name: StreamName, group_id: int, beat: Beat) -> Assignment:  # noqa: ARG002
         """Without a thread of its own: it waits for the commit that it shares on the event loop."""
-        touch = self._hub.groups.begin_beat(name, group_id, beat)
-        (answer,) = await self._beats.commit(
-            [touch], within_s=self._beaten.patience_s(beat, time.monotonic())
-        )
+        groups, came_s = self._hub.groups, time.monotonic()
+        touch = groups.begin_beat(name, group_id, beat)
+        (answer,) = await self._beats.commit([touch], within_s=self._beaten.patience_s(beat, came_s))
         if isinstance(answer, ShoalError):
             raise answer
         if isinstance(answer, Assignment):
-            return answer
-        return await self._run(self._hub.groups.beat, name, group_id, beat)  # type: ignore[no-any-return]
+            groups.was_heard(group_id, beat)
+        else:
+            answer = await self._run(groups.beat, name, group_id, beat)
+        self._beaten.note(beat, came_s)
+        return answer
 
     async def _wait_for_view(
         self, request: Incoming, group_id: int, incarnation: str, seen: int, timeout_s: float

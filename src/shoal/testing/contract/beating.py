@@ -25,7 +25,7 @@ from shoal.core.model import ShardId, StreamName
 from shoal.core.names import stream_name
 from shoal.ports import GroupService, Newcomer
 from shoal.testing.contract.suite import HubSuite
-from shoal.testing.members import holds
+from shoal.testing.members import eventually, holds
 
 QUICK = 0.6
 """A timeout that a test can wait for."""
@@ -100,6 +100,22 @@ class BeatContract(HubSuite):
             assert dead.release(0, dead.held[ShardId(0)]) == []
             kinds = [note.kind for _, note in hub.group_history(orders, "billing")]
             assert "expired" in kinds
+
+    def test_heartbeats_that_are_refused_do_not_end_the_watch_over_the_dead(
+        self, hub: Hub, orders: str
+    ) -> None:
+        hub.create_stream(orders, shards=1)
+        hub.create_group(orders, "billing", timeout=QUICK)
+        dead = _Raw(hub, orders, "dead", "dead-1")
+        dead.beat()
+        stranger = Beat(incarnation="nobody", number=1, timeout_ms=1, interval_ms=1, held={}, seen=0)
+
+        def is_over() -> bool:
+            with pytest.raises(UnknownConsumer):
+                dead.groups.beat(dead.stream, dead.joined.group_id, stranger)
+            return not hub.describe_group(orders, "billing").members
+
+        eventually(is_over, "the silent consumer is expired")
 
     def test_a_newer_process_bars_the_older_of_its_name_and_waits_for_what_that_holds(
         self, hub: Hub, billed: str
