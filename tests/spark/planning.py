@@ -6,12 +6,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pyspark.sql.streaming.datasource import ReadAllAvailable
-
 import shoal
-from shoal.spark.stream_reader import ShoalStreamReader
+from shoal.spark.stream_reader import EVERYTHING, ShoalStreamReader
 
-ALL = ReadAllAvailable()
+ALL = EVERYTHING
 
 
 class Driver:

@@ -32,6 +32,16 @@ _LARGEST_BLOCK: Final = (32 << 20) - 65_536
 Key = tuple[int, str, str | None, bool, bool]
 
 
+FileId = tuple[int, int]
+"""A file, whatever its name: one that was deleted and made anew is another."""
+
+
+class _Opened(NamedTuple):
+    hub: Hub
+    files: tuple[FileId | None, ...]
+    """Which it has open."""
+
+
 class HubAddress(NamedTuple):
     """Where a hub is, in words that every process of the query understands."""
 
@@ -57,17 +67,22 @@ def hub_at(address: HubAddress, *, keeps: bool = False, mapped: bool = False, wi
     What the process has loaded by then stays out of garbage collections: Spark collects after each call and
     task, and over all modules that takes longer than a small batch.
     """
-    for name, url in (("hub", address.url), ("leases", address.leases)):
-        if url is not None:
-            _check_visible(name, url)
+    files = tuple(
+        _visible(name, url)
+        for name, url in (("hub", address.url), ("leases", address.leases))
+        if url is not None
+    )
     key = (os.getpid(), address.url, address.leases, keeps, mapped)
     with _lock:
-        hub = _hubs.get(key)
-        if hub is None:
+        known = _hubs.get(key)
+        if known is not None and known.files != files:
+            _hubs.pop(key).hub.close()  # Of a file that is gone: another has its name now.
+            known = None
+        if known is None:
             opened = partial(_opened, address, 30.0 if keeps else DURATION_S_MAX, mapped)
-            hub = _hubs[key] = insist(opened, StoreError, within_s)
+            known = _hubs[key] = _Opened(insist(opened, StoreError, within_s), files)
             gc.freeze()
-    return hub
+    return known.hub
 
 
 def _opened(address: HubAddress, housekeeping_s: float, mapped: bool) -> Hub:
@@ -110,7 +125,7 @@ def close_hubs() -> None:
     """Give back all that this process has opened."""
     with _lock:
         for key in [key for key in _hubs if key[0] == os.getpid()]:
-            _hubs.pop(key).close()
+            _hubs.pop(key).hub.close()
 
 
 def _whole(name: str, url: str) -> str:
@@ -133,18 +148,23 @@ def _file(name: str, url: str) -> Path | None:
     return Path(found.database).expanduser().resolve()
 
 
-def _check_visible(name: str, url: str) -> None:
+def _visible(name: str, url: str) -> FileId | None:
+    """Which file a URL names, if it names one: it is to be there."""
     path = _file(name, url)
-    if path is not None and not path.is_file():
+    if path is None:
+        return None
+    if not path.is_file():
         raise InvalidUrl(
             name,
             url,
             f"there is no such file on {socket.gethostname()}; an embedded hub serves one machine: executors "
             "elsewhere need one that all can reach, such as postgresql://…",
         )
+    found = path.stat()
+    return found.st_dev, found.st_ino
 
 
-_hubs: Final[dict[Key, Hub]] = {}
+_hubs: Final[dict[Key, _Opened]] = {}
 """Writer: whoever comes first, under `_lock`. A forked child has keys of its own."""
 _tasks: Final[dict[int, int]] = {}
 """How many tasks a process has run. Writer: the one thread that runs them."""

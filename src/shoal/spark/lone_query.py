@@ -21,7 +21,7 @@ from shoal.core.names import stream_name
 from shoal.spark.memberships import Memberships, group_of, is_in_order, tell_group
 from shoal.spark.news import News
 from shoal.spark.plan.limits import Limits
-from shoal.spark.plan.mirroring import behind, mirrored, set_back
+from shoal.spark.plan.mirroring import behind, mirrored, set_back, taken, unheld
 from shoal.spark.plan.offsets import Positions, StreamPositions, between, positions_in, positions_of
 from shoal.spark.plan.parting import Parting, parting
 from shoal.spark.plan.spans import Span, awaited, due, limited, reached, standing, turns
@@ -97,6 +97,7 @@ class LoneQuery:
                 until=None if self._until is None else self._until.get(name, {}),
             )
         ]
+        self._refuse_taken(spans)
         available = awaited(spans, streams)
         chosen = limited(
             spans, records_max=limits.records_max, bytes_max=limits.bytes_max, turns=turns(streams, at)
@@ -234,6 +235,21 @@ class LoneQuery:
                 )
             if releases := {**dict.fromkeys(back), **said.releases}:
                 tell_group(partial(membership.release, releases), within_s)
+
+    def _refuse_taken(self, spans: Sequence[Span]) -> None:
+        """What the group has given to another meanwhile is not read beside it."""
+        if self._group is None:
+            return
+        group = self._group
+        for stream in unheld(spans, {name: group.leases(name).keys() for name in group.streams}):
+            if others := taken(spans, stream, group.name, group.see(stream)):
+                whose = ", ".join(f"shard {shard} is {owner}'s" for shard, owner in list(others.items())[:5])
+                raise InvalidInput(
+                    "group",
+                    group.group,
+                    f"it has given to others what this query reads ({whose}), and without member=true a "
+                    "query takes all of it; stop them and begin again, or share it with member=true",
+                )
 
     def _mirror_last(self) -> None:
         try:

@@ -59,6 +59,8 @@ class MemberQuery:
         self._ends: dict[str, StreamPositions] = {}
         self._at_work: Sequence[Span] = ()
         """What tasks may be at."""
+        self._has_looked = False
+        """A batch was planned, or there was nothing to plan: first shards are not waited for any more."""
 
     def initial(self) -> dict[str, Any]:
         streams = streams_at_first(self._hub, self._options.subscription)
@@ -72,15 +74,17 @@ class MemberQuery:
     def latest(self, start: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], int | None]:
         self._at_work = ()
         before = manifest(start)
-        streams = self._look(before)
-        if not self._tenures:
+        streams: Mapping[str, StreamInfo] = self._look(before)
+        if not self._has_looked:
             self._wait_for_first(streams)
+            self._has_looked = True
         parts = self._parts(start, before)
         for name, info in streams.items():
             self._close_batch(name, info, parts)
+        streams = self._no_older_than_tenures(streams)
         spans = self._due(streams)
         if not spans and self._until is not None:
-            spans = self._wait_for_due(streams)
+            streams, spans = self._wait_for_due(streams)
         chosen = limited(
             spans,
             records_max=limits.records_max,
@@ -163,6 +167,8 @@ class MemberQuery:
         leases = self._group.leases(name)
         tenures = members.held(self._tenures.get(name, {}), leases)
         tenures = members.finished(tenures, info.id, [part for part in parts if part.stream == name])
+        if not self._options.strict:
+            tenures = self._passed(name, tenures, info)
         told = members.boundary(tenures, leases, info)
         epochs = {shard: tenure.epoch for shard, tenure in tenures.items()}
         if told.saves:
@@ -180,10 +186,24 @@ class MemberQuery:
                 del tenures[shard]
         self._tenures[name] = tenures
 
+    def _passed(self, name: str, tenures: members.Tenures, info: StreamInfo) -> dict[int, Tenure]:
+        """Past what retention took: saved, and an end that is reached so, let go of."""
+        after = members.passed(tenures, info)
+        for shard, tenure in after.items():
+            if tenure.done != tenures[shard].done:
+                _log.warning(
+                    "failOnDataLoss=false: %s, shard %s: from %s to %s",
+                    name,
+                    shard,
+                    tenures[shard].done,
+                    tenure.done,
+                )
+        return after
+
     def _due(self, streams: Mapping[str, StreamInfo]) -> list[Span]:
         assert self._group is not None
         found = []
-        for name, info in self._no_older_than_tenures(streams).items():
+        for name, info in streams.items():
             membership, tenures = self._group.of(name), self._tenures[name]
             leases = {
                 shard: lease
@@ -205,7 +225,7 @@ class MemberQuery:
 
     def _no_older_than_tenures(self, streams: Mapping[str, StreamInfo]) -> Mapping[str, StreamInfo]:
         """We looked at the streams before we waited for shards, and others may have read on meanwhile."""
-        if not any(members.is_ahead(info, self._tenures[name]) for name, info in streams.items()):
+        if not any(members.is_ahead(info, self._tenures.get(name, {})) for name, info in streams.items()):
             return streams
         newer = streams_now(self._hub, self._options.subscription, strict=self._options.strict)
         return {
@@ -243,19 +263,21 @@ class MemberQuery:
         """A moment, for a new member's first shards: Spark would begin with a batch of nothing."""
         assert self._group is not None
         deadline = time.monotonic() + _FIRST_S
-        while time.monotonic() < deadline and not all(self._group.of(name).leases for name in streams):
+        while time.monotonic() < deadline and not any(self._group.of(name).leases for name in streams):
             self._rest()
 
-    def _wait_for_due(self, streams: Mapping[str, StreamInfo]) -> list[Span]:
-        """An AvailableNow query ends when nothing is due: shards that are on their way are waited for."""
+    def _wait_for_due(self, streams: Mapping[str, StreamInfo]) -> tuple[Mapping[str, StreamInfo], list[Span]]:
+        """An AvailableNow query ends when nothing is due: shards that are on their way are waited for. The
+        streams are those by which it was found."""
         assert self._group is not None
         assert self._until is not None
         deadline = time.monotonic() + self._group.patience_s
         while time.monotonic() < deadline:
             for name, info in streams.items():
                 self._close_batch(name, info, ())
+            streams = self._no_older_than_tenures(streams)
             if spans := self._due(streams):
-                return spans
+                return streams, spans
             if not any(
                 self._may_come(name, set(until), self._mine(name), until)
                 for name, until in self._until.items()
@@ -263,7 +285,7 @@ class MemberQuery:
             ):
                 break
             self._rest()
-        return []
+        return streams, []
 
     def _mine(self, name: str) -> set[int]:
         """Shards that were looked at when it was decided what is due."""

@@ -14,6 +14,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession, functions
 from pyspark.sql.streaming.query import StreamingQuery
 
+from shoal.connect import Hub
 from shoal.consumer.aside import Aside
 from shoal.consumer.joining import as_retry, see_group
 from shoal.consumer.options import Lanes, OnStuck, WorkerOptions
@@ -24,7 +25,7 @@ from shoal.core.group import Delivery, check_delivery
 from shoal.core.limits import DURATION_S_MAX
 from shoal.core.names import checked_name, stream_name
 from shoal.core.retry import FailureRules, Policy
-from shoal.spark.hubs import address_of, hub_at
+from shoal.spark.hubs import HubAddress, address_of, hub_at
 from shoal.spark.processor_job import ProcessorJob, pickled
 from shoal.spark.processor_source import JOB, ProcessorSource
 
@@ -61,33 +62,11 @@ def run(
     """
     settings = _checked(options, changes)
     name = None if name is None else checked_name("name", name)
-    if not is_number(batch_seconds) or not 0 < batch_seconds <= DURATION_S_MAX:
-        raise InvalidInput("batch_seconds", batch_seconds, f"seconds, above 0 and up to {DURATION_S_MAX:g}")
-    if tasks is not None and (not is_whole(tasks) or tasks < 1):
-        raise InvalidInput("tasks", tasks, "a whole number from 1 on")
-    if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
-        raise InvalidInput(
-            "spark.speculation", "true", "two tasks would process one shard at a time; set it to false"
-        )
-    if every is not None and settings.until is not None:
-        raise InvalidInput("every", every, "with until='now' batches follow each other; leave it out")
+    _check_batches(spark, settings, every=every, tasks=tasks, batch_seconds=batch_seconds)
     factory = factory_of(processor)
-    url = hub or os.environ.get("SHOAL_HUB")
-    if url is None:
-        raise InvalidInput("hub", None, "give the hub's URL: hub='postgresql://…', or the variable SHOAL_HUB")
-    address = address_of(url, leases)
-    main = str(stream_name(stream))
+    address = _address(hub, leases)
     opened = hub_at(address)
-    found = opened.describe_stream(main)
-    made = see_group(opened, main, checked_name("group", group), settings)
-    check_delivery(opened.service.groups.find(stream_name(main), group), main, Delivery.EXCLUSIVE)
-    rules = (settings.failure or FailureRules()).of_group(made.policy)
-    streams = [main]
-    if rules.policy is Policy.BEST_TRIED:  # Even if nothing is tried again: dead letters are replayed there.
-        aside = Aside(opened, found, group, rules)
-        aside.see_retry()
-        see_group(opened, str(aside.retry), group, as_retry(settings))
-        streams.append(str(aside.retry))
+    main, rules, streams = _seen(opened, stream, group, settings)
     job = ProcessorJob(
         hub=address,
         stream=main,
@@ -98,7 +77,6 @@ def run(
         batch_s=batch_seconds,
         factory=pickled(factory),
     )
-    spark.dataSource.register(ProcessorSource)
     given = {
         "hub": address.url,
         "leases": address.leases,
@@ -109,22 +87,79 @@ def run(
         "minPartitions": tasks,
         JOB: job.to_text(),
     }
+    trigger: dict[str, Any] = {}
+    if settings.until is not None:
+        trigger = {"availableNow": True}
+    elif every is not None:
+        trigger = {"processingTime": every}
+    return _started(spark, given, name=name, checkpoint=checkpoint, trigger=trigger)
+
+
+def _check_batches(
+    spark: SparkSession,
+    settings: WorkerOptions,
+    *,
+    every: str | None,
+    tasks: int | None,
+    batch_seconds: float,
+) -> None:
+    if not is_number(batch_seconds) or not 0 < batch_seconds <= DURATION_S_MAX:
+        raise InvalidInput("batch_seconds", batch_seconds, f"seconds, above 0 and up to {DURATION_S_MAX:g}")
+    if tasks is not None and (not is_whole(tasks) or tasks < 1):
+        raise InvalidInput("tasks", tasks, "a whole number from 1 on")
+    if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
+        raise InvalidInput(
+            "spark.speculation", "true", "two tasks would process one shard at a time; set it to false"
+        )
+    if every is not None and settings.until is not None:
+        raise InvalidInput("every", every, "with until='now' batches follow each other; leave it out")
+
+
+def _address(hub: str | None, leases: str | None) -> HubAddress:
+    url = hub or os.environ.get("SHOAL_HUB")
+    if url is None:
+        raise InvalidInput("hub", None, "give the hub's URL: hub='postgresql://…', or the variable SHOAL_HUB")
+    return address_of(url, leases)
+
+
+def _seen(hub: Hub, stream: str, group: str, settings: WorkerOptions) -> tuple[str, FailureRules, list[str]]:
+    """The stream, what is done about failures, and all streams that are read. The groups are there then."""
+    main = str(stream_name(stream))
+    found = hub.describe_stream(main)
+    made = see_group(hub, main, checked_name("group", group), settings)
+    check_delivery(hub.service.groups.find(stream_name(main), group), main, Delivery.EXCLUSIVE)
+    rules = (settings.failure or FailureRules()).of_group(made.policy)
+    if rules.policy is not Policy.BEST_TRIED:
+        return main, rules, [main]
+    # Even if nothing is tried again: dead letters are replayed there.
+    aside = Aside(hub, found, group, rules)
+    aside.see_retry()
+    retry = str(aside.retry)
+    see_group(hub, retry, group, as_retry(settings))
+    return main, rules, [main, retry]
+
+
+def _started(
+    spark: SparkSession,
+    given: dict[str, Any],
+    *,
+    name: str | None,
+    checkpoint: str | None,
+    trigger: dict[str, Any],
+) -> StreamingQuery:
+    spark.dataSource.register(ProcessorSource)
     reader = spark.readStream.format(ProcessorSource.name())
     for key, value in given.items():
         if value is not None:
             reader = reader.option(key, value)
-    sums = [
-        functions.sum(column).alias(column) for column in ("records", "failures", "retries", "dead", "lost")
-    ]
+    sums = [functions.sum(column).alias(column) for column in COUNTS]
     writer = reader.load().observe(FIGURES, *sums).writeStream.format("noop")
     if name is not None:
         writer = writer.queryName(name)
     if checkpoint is not None:
         writer = writer.option("checkpointLocation", checkpoint)
-    if settings.until is not None:
-        writer = writer.trigger(availableNow=True)
-    elif every is not None:
-        writer = writer.trigger(processingTime=every)
+    if trigger:
+        writer = writer.trigger(**trigger)
     return writer.start()
 
 

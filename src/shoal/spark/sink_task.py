@@ -175,7 +175,8 @@ def _gathered(batches: Iterator[pa.RecordBatch], size: int) -> tuple[list[pa.Rec
 def _rounds(batches: Iterable[pa.RecordBatch], size: int, ends: list[int]) -> Iterator[_Round]:
     """Batches joined until they have reached a size, and cut where attempts have ended before.
 
-    Where a round ends depends on the rows before it and these two alone.
+    Where a round ends depends on the rows before it, on how Spark has cut them into batches, and on these two
+    alone.
     """
     waiting: list[pa.RecordBatch] = []
     held: _Round | None = None

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -27,6 +27,8 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from shoal.connect import Hub
+from shoal.core.errors import InvalidInput
+from shoal.core.limits import OFFSET_MAX
 from shoal.core.model import StreamInfo
 from shoal.spark.batch_reader import SpanPartition
 from shoal.spark.executor_reading import Reading, read_spans
@@ -40,6 +42,9 @@ from shoal.spark.plan.tasks import DIVISION, Division, Task, division_of, tasks,
 from shoal.spark.schema import check_schema
 from shoal.spark.source_options import SourceOptions, check_cuts
 from shoal.spark.streams import OUTAGE_S, streams_at_first
+
+EVERYTHING: Final = ReadMaxRows(OFFSET_MAX)
+"""No limit, in another word than Spark's own: that means Trigger.Once."""
 
 
 class Query(Protocol):
@@ -110,7 +115,7 @@ class ShoalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(self._options.bytes_max)
         if self._options.records_min is not None:
             return ReadMinRows(self._options.records_min)
-        return ReadAllAvailable()
+        return EVERYTHING
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch. Nothing new: the answer is held back for a moment."""
@@ -189,11 +194,17 @@ class ShoalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return query
 
     def _limits(self, limit: ReadLimit, is_available_now: bool) -> Limits:
-        """Spark's word for everything overrules the options: Trigger.Once means all."""
+        """Spark's word for everything is Trigger.Once, and overrules the options. It comes back for no second
+        look, so nobody would ever save in a group what its one batch has read."""
         options = self._options
-        if isinstance(limit, ReadAllAvailable) and not isinstance(
-            self.getDefaultReadLimit(), ReadAllAvailable
-        ):
+        if isinstance(limit, ReadAllAvailable):
+            if options.group is not None:
+                raise InvalidInput(
+                    "trigger",
+                    "once",
+                    "Spark ends such a query without a word about its batch: its group would not hear of it; "
+                    "use trigger(availableNow=True), or leave the group out",
+                )
             return Limits()
         return Limits(
             records_max=limit.max_rows if isinstance(limit, ReadMaxRows) else options.records_max,

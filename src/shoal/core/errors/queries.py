@@ -50,8 +50,9 @@ class NotRepeated(ShoalError):
     def __init__(self, *, where: str, detail: str) -> None:
         super().__init__(
             f"{where} was run before with other rows: {detail}. Rows must come in the same partitions and "
-            "order when a batch is run again: restart with the same number of partitions, put "
-            ".repartition(n) before the sink, sort within partitions (mapInArrow), or run this batch once "
-            "with exactlyOnce=false, which may store rows twice"
+            "order when a batch is run again: restart with the same number of partitions and the same "
+            "spark.sql.execution.arrow.maxRecordsPerBatch, put .repartition(n) before the sink, sort within "
+            "partitions (mapInArrow), or run this batch once with exactlyOnce=false, which may store rows "
+            "twice"
         )
         self.where, self.detail = where, detail

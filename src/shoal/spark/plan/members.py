@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from shoal.core.checkpoint import Checkpoint, Marks, beyond
+from shoal.core.checkpoint import Checkpoint, Marks, beyond, onward
 from shoal.core.describing import GroupInfo
 from shoal.core.group import ShardState
 from shoal.core.holding import Lease
@@ -69,6 +69,17 @@ def finished(tenures: Tenures, stream_id: int, parts: Iterable[Part]) -> dict[in
         if tenure is not None and part.stream_id == stream_id and tenure.epoch == part.epoch:
             after[part.shard] = replace(tenure, done=max(tenure.done, part.end))
     return after
+
+
+def passed(tenures: Tenures, info: StreamInfo) -> dict[int, Tenure]:
+    """The tenures once what retention took is passed over: nothing of it can come any more. One that is ahead
+    of this look at the stream stays where it is."""
+    return {
+        number: replace(tenure, done=int(onward(tenure.done, info.shards[number].first_offset)))
+        if number < len(info.shards) and tenure.done < info.shards[number].first_offset
+        else tenure
+        for number, tenure in tenures.items()
+    }
 
 
 def turns(tenures: Mapping[str, Tenures]) -> Turns:

@@ -2,18 +2,18 @@
 
 Spark's offsets are the truth; the group's checkpoints follow them, of whatever the query holds.
 
-Invariant: nothing is let go of that others ask for; with others in the group nothing is, since it would go to
-them.
+Invariants: nothing is let go of that others ask for; with others in the group nothing is, since it would go
+to them. Nothing is planned of a shard that the group has given to another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from shoal.core.describing import GroupInfo
 from shoal.core.model import StreamInfo
 from shoal.spark.plan.members import Boundary
-from shoal.spark.plan.spans import kept
+from shoal.spark.plan.spans import Span, kept
 
 
 def mirrored(info: StreamInfo, positions: Mapping[int, int], saved: Mapping[int, int]) -> Boundary:
@@ -30,6 +30,22 @@ def mirrored(info: StreamInfo, positions: Mapping[int, int], saved: Mapping[int,
         elif position > before:
             saves[number] = position
     return Boundary(saves=saves, releases=releases)
+
+
+def unheld(spans: Iterable[Span], held: Mapping[str, Collection[int]]) -> set[str]:
+    """The streams of which something is to be read that is not held: whose it is, is to be looked at."""
+    return {span.stream for span in spans if span.shard not in held.get(span.stream, ())}
+
+
+def taken(spans: Iterable[Span], stream: str, name: str, seen: GroupInfo) -> dict[int, str]:
+    """Of the shards that are to be read, those that the group has given to others, with their owners: after
+    the handover timeout, or when the query was silent for too long. Both would read them."""
+    wanted = {span.shard for span in spans if span.stream == stream}
+    return {
+        int(shard.id): shard.owner
+        for shard in seen.shards
+        if shard.id in wanted and shard.owner is not None and shard.owner != name
+    }
 
 
 def behind(saved: Mapping[int, int], positions: Mapping[int, int]) -> list[int]:
