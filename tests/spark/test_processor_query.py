@@ -32,9 +32,11 @@ def hub(sqlite_url: str) -> Iterator[shoal.Hub]:
 class Query:
     """Spark's driver, as far as processors need one."""
 
-    def __init__(self, url: str, processor: Callable[[str], shoal.Processor], path: Path) -> None:
+    def __init__(
+        self, url: str, processor: Callable[[str], shoal.Processor], path: Path, *, streams: str = "orders"
+    ) -> None:
         options = source_options(
-            {"hub": url, "stream": "orders", "group": "billing", "member": "true", "memberName": "spark"},
+            {"hub": url, "stream": streams, "group": "billing", "member": "true", "memberName": "spark"},
             is_streaming=True,
         )
         self.job = job_of(
@@ -106,6 +108,28 @@ def test_a_shard_that_another_asked_for_and_did_not_take_is_given_out_again(
     assert [int(shard.checkpoint) for shard in hub.describe_group("orders", "billing").shards] == [100, 100]
     assert query.plan(within=1.0) == [], "and not once more"
     query.reader.stop()
+    close_hubs()
+
+
+def test_a_query_that_holds_nothing_of_its_retry_stream_waits_for_it_once_at_most(
+    hub: shoal.Hub, sqlite_url: str, tmp_path: Path
+) -> None:
+    hub.create_stream("orders", shards=1)
+    hub.create_stream("orders.billing.retry", shards=1)
+    for stream in ("orders", "orders.billing.retry"):
+        hub.create_group(stream, "billing", timeout=10.0)
+    with hub.join_group("orders.billing.retry", "billing", "other") as other:
+        while not other.leases:
+            other.wait(0, 10.0)
+        query = Query(sqlite_url, Gatherer, tmp_path / "diary", streams="orders,orders.billing.retry")
+        took_s = []
+        for _ in range(3):
+            hub.append("orders", 0, [b"x"])
+            began_s = time.monotonic()
+            assert query.plan()
+            took_s.append(time.monotonic() - began_s)
+        assert max(took_s[1:]) < 1.0, took_s
+        query.reader.stop()
     close_hubs()
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from threading import Timer
 from typing import Any
 
 import pytest
 from pyspark.sql.types import StructType
+from sqlalchemy.engine import make_url
 
 import shoal
 from shoal.core.errors import (
@@ -78,6 +80,20 @@ def test_only_tasks_read_a_file_through_a_mapping(sqlite_url: str) -> None:
     address = address_of(sqlite_url)
     assert mapped_bytes(task_hub(address)) > 1 << 30
     assert mapped_bytes(hub_at(address)) == mapped_bytes(hub_at(address, keeps=True)) == 0
+    close_hubs()
+
+
+def test_a_file_that_was_deleted_and_made_anew_is_opened_anew(sqlite_url: str) -> None:
+    address = address_of(sqlite_url)
+    for value in (b"old", b"new"):
+        for path in Path(make_url(sqlite_url).database or "").parent.glob("*"):
+            path.unlink()
+        with shoal.connect(sqlite_url) as hub:
+            hub.create_stream("orders", shards=1)
+            hub.append("orders", 0, [value])
+        seen = task_hub(address)
+        assert [record.value for record in seen.read("orders", 0, 0)] == [value]
+        assert task_hub(address) is seen
     close_hubs()
 
 
@@ -198,6 +214,37 @@ def test_a_member_takes_a_shard_whose_owner_has_read_on_since_the_streams_were_l
     driver.plan()
     fill(hub, 1, 2)
     driver.drive(lambda: driver.rows == [(0, 8), (0, 9)])
+
+
+def test_a_member_plans_a_shard_that_was_born_since_the_streams_were_looked_at(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another read on, its shard was split, and it left: while this one waited for its first shards."""
+    hub.create_stream("orders", shards=2)
+    hub.create_group("orders", "billing", timeout=10.0)
+    fill(hub, 2, 5)
+    owner = hub.join_group("orders", "billing", "owner")
+    while set(owner.leases) != {0, 1}:
+        owner.wait(0, 10.0)
+    driver = Driver(begin(group="billing", member="true", memberName="one"))
+    waits = MemberQuery._wait_for_first
+
+    def after_the_look(query: MemberQuery, streams: Mapping[str, StreamInfo]) -> None:
+        monkeypatch.undo()
+        fill(hub, 1, 3)
+        children = hub.split_shard("orders", 1)
+        for child in children:
+            hub.append("orders", child.id, [b"x"] * 4)
+        owner.leave({0: 8, 1: 5})
+        deadline = time.monotonic() + 10
+        while held(hub).get("one", 0) < 3:
+            assert time.monotonic() < deadline, held(hub)
+            time.sleep(0.01)
+        waits(query, streams)
+
+    monkeypatch.setattr(MemberQuery, "_wait_for_first", after_the_look)
+    born = [(shard, offset) for shard in (2, 3) for offset in range(4)]
+    driver.drive(lambda: sorted(driver.rows) == born)
 
 
 def test_a_batch_that_runs_is_not_let_go_of(hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]) -> None:

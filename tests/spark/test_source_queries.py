@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.streaming.datasource import ReadMaxRows, ReadMinRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 import shoal
 from shoal.core.checkpoint import Checkpoint, beyond
@@ -270,10 +270,75 @@ def test_trigger_once_takes_what_is_there_however_little(
 ) -> None:
     hub.create_stream("orders", shards=1)
     fill(hub, 1, 5)
-    for limit, is_enough in ((ReadMinRows(20), False), (ALL, True)):
+    for limit, is_enough in ((ReadMinRows(20), False), (ReadAllAvailable(), True)):
         reader = begin(startingOffsets="earliest", minOffsetsPerTrigger=20)
         assert reader.getDefaultReadLimit() == ReadMinRows(20)
         assert Driver(reader).plan(limit) == is_enough
+
+
+@pytest.mark.parametrize("member", ["true", "false"])
+def test_trigger_once_of_which_a_group_would_not_hear_is_refused(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], member: str
+) -> None:
+    hub.create_stream("orders", shards=1)
+    fill(hub, 1, 5)
+    reader = begin(group="billing", member=member)
+    assert not isinstance(reader.getDefaultReadLimit(), ReadAllAvailable), "Spark's word for it"
+    with pytest.raises(InvalidInput, match=r"trigger='once': .*availableNow"):
+        Driver(reader).plan(ReadAllAvailable())
+    assert hub.describe_group("orders", "billing").members == ()
+
+
+@pytest.mark.parametrize("coordination", ["coordinated", "leased"])
+@pytest.mark.parametrize("is_now", [True, False])
+def test_a_member_passes_over_what_retention_took_of_a_closed_shard_and_goes_on_with_its_children(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], coordination: str, is_now: bool
+) -> None:
+    hub.create_stream("orders", shards=2)
+    hub.create_group("orders", "billing", timeout=4.0, coordination=coordination)
+    fill(hub, 2, 10)
+    for shard in (0, 1):
+        hub.checkpoint("orders", "billing", shard, 4, force=True)
+    hub.split_shard("orders", 0)
+    time.sleep(1.1)
+    hub.set_retention("orders", retention=1.0)
+    hub.enforce_retention()
+    hub.set_retention("orders")
+    for shard in (2, 3):
+        hub.append("orders", shard, [b"x"] * 5)
+    reader = begin(group="billing", member="true", failOnDataLoss="false")
+    if is_now:
+        reader.prepareForTriggerAvailableNow()
+    driver = Driver(reader)
+    driver.drive(lambda: len(driver.rows) == 10)
+    assert sorted(driver.rows) == [(shard, offset) for shard in (2, 3) for offset in range(5)]
+    driver.plan()
+    shards = hub.describe_group("orders", "billing").shards
+    assert [int(shard.checkpoint) for shard in shards] == [10, 10, 5, 5], "what is gone is not lag"
+
+
+def test_a_query_without_membership_ends_when_its_group_has_given_its_shards_to_another(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
+) -> None:
+    hub.create_stream("orders", shards=2)
+    hub.create_group("orders", "billing", timeout=4.0, handover_timeout=0.5)
+    fill(hub, 2, 5)
+    driver = Driver(begin(group="billing"))
+    driver.drive(lambda: len(driver.rows) == 10 and held(hub).keys() != {None})
+    driver.drive(lambda: not driver.plan() and hub.describe_group("orders", "billing").lag == 0)
+    with hub.join_group("orders", "billing", "late") as late:
+        deadline = time.monotonic() + 20
+        while not late.leases:
+            driver.plan()
+            assert time.monotonic() < deadline, held(hub)
+        (mine,) = late.leases
+        assert not driver.plan(), "of what is not its own nothing is new"
+        hub.append("orders", 1 - mine, [b"x"])
+        driver.drive(lambda: driver.rows[-1] == (1 - mine, 5))
+        hub.append("orders", mine, [b"x"])
+        with pytest.raises(InvalidInput, match=rf"shard {mine} is late's.*member=true"):
+            driver.drive(lambda: False)
+    assert (mine, 5) not in driver.rows
 
 
 def test_a_second_process_with_the_same_checkpoint_ends_the_first(

@@ -16,6 +16,7 @@ from shoal.spark.plan.members import (
     due,
     finished,
     held,
+    passed,
     replaced,
     replayed,
     to_leave,
@@ -89,6 +90,17 @@ def test_a_stream_that_was_made_anew_is_known_by_its_id() -> None:
     assert replaced([part(0, 0, 5, 1, stream_id=6)], {}, streams) == ["orders"]
     seen = {"orders": StreamPositions(id=7)}
     assert replaced([part(0, 0, 5, 1, stream_id=6)], seen, streams) == [], "it was said before"
+
+
+def test_what_retention_took_of_a_tenure_is_passed_over_and_an_end_reached_so_is_let_go_of() -> None:
+    info = stream(
+        shard(0, 10, first=10, closed=True), shard(1, 50, first=20), shard(2, 50, first=5), shard(3, 7)
+    )
+    leases = {0: lease(0, 5, 4), 1: lease(1, 5, 4), 2: lease(2, 5, 9), 3: lease(3, 5, 8), 9: lease(9, 5, 3)}
+    mine = passed(held({}, leases), info)
+    assert {number: tenure.done for number, tenure in mine.items()} == {0: 10, 1: 20, 2: 9, 3: 8, 9: 3}
+    told = boundary(mine, leases, info)
+    assert (dict(told.saves), dict(told.releases)) == ({1: 20}, {0: 10})
 
 
 def test_a_closed_shard_that_was_read_to_its_end_is_let_go_of() -> None:

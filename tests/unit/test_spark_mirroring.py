@@ -11,7 +11,8 @@ from shoal.core.group import GroupSettings, MemberStatus, ShardState
 from shoal.core.limits import CLOCK_MARGIN
 from shoal.core.model import ShardId
 from shoal.spark.plan.members import Boundary, may_come
-from shoal.spark.plan.mirroring import behind, mirrored, set_back
+from shoal.spark.plan.mirroring import behind, mirrored, set_back, taken, unheld
+from shoal.spark.plan.spans import span_of
 from shoal.spark.plan.stays import borrowed
 from tests.unit.test_spark_members import shard, stream
 
@@ -116,6 +117,15 @@ def test_what_is_new_is_saved_and_what_has_ended_is_let_go_of_at_its_end() -> No
 
 def test_a_shard_is_behind_whose_checkpoint_is_lower_than_what_was_done() -> None:
     assert behind({0: 5, 1: 6}, {0: 6, 1: 6, 2: 9}) == [0]
+
+
+def test_what_is_to_be_read_and_not_held_is_refused_once_another_has_it() -> None:
+    spans = [span_of(stream(), shard(number, 9), 0, 9) for number in range(4)]
+    assert unheld(spans, {"orders": {0, 1, 2, 3}}) == set()
+    assert unheld(spans, {"orders": {0, 1, 2}}) == unheld(spans, {}) == {"orders"}
+    look = group([ME, OTHER], seen(0, "me"), seen(1, None), seen(2, "other"), seen(7, "other"))
+    assert taken(spans, "orders", "me", look) == {2: "other"}, "not what is free, nor what is not read"
+    assert taken(spans, "returns", "me", look) == {}
 
 
 def test_a_shard_whose_checkpoint_was_set_is_let_go_of_only_by_who_is_alone() -> None:
