@@ -71,6 +71,35 @@ def test_a_long_body_is_whole() -> None:
     assert answer.is_kept
 
 
+def test_after_a_body_of_megabytes_a_short_answer_is_heard_at_once() -> None:
+    long, short = bytes(range(256)) * 12_001, b"short"
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        http = PlainHttp("127.0.0.1", listening.getsockname()[1], None, 5.0)
+        peer, _ = listening.accept()
+
+        def serve() -> None:
+            for body in (long, short):
+                while b"\r\n\r\n" not in peer.recv(65_536):
+                    pass
+                peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body))
+                for place in range(0, len(body), 100_000):
+                    peer.sendall(body[place : place + 100_000])
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with peer:
+            for body in (long, short):
+                answer = http.exchange("/v1/x", "a/b", [b""], 5.0)
+                assert (bytes(answer.body), answer.is_kept) == (body, True)
+            thread.join(5)
+        http.close()
+
+
+def test_a_long_body_that_breaks_off_is_heard_of_at_once() -> None:
+    with pytest.raises(BrokenAnswer, match="after 100 of 3000000"):
+        asked(b"HTTP/1.1 200 OK\r\nContent-Length: 3000000\r\n\r\n" + b"x" * 100)
+
+
 def test_how_a_long_answer_begins_is_told_before_the_rest_of_it_comes() -> None:
     told: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import socket
 import ssl
+import sys
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Final, NamedTuple
@@ -27,6 +28,10 @@ _HEAD_BYTES_MAX: Final = 65_536
 _TOGETHER: Final = 65_536
 """Parts of a request up to this are sent as one: to copy them costs less than another packet."""
 _RECEIVED: Final = 65_536
+_WOKEN: Final = 1_048_576
+"""Who waits for a long answer is woken when so much of it has come, or all: each time costs both ends, and
+took a tenth of reading a stream from end to end. Of a connection with TLS it is not known how much
+of what comes lies unpacked already."""
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _NO_WAY: Final = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN})
 _KEEPALIVE: Final = (
@@ -67,6 +72,7 @@ class PlainHttp:
         self._timeout_s = timeout_s
         self._host = _host_of(host, port)
         self._heads: dict[tuple[str, str], bytes] = {}
+        self._gathers = context is None and sys.platform == "linux"
 
     def exchange(
         self,
@@ -161,12 +167,26 @@ class PlainHttp:
         body = memoryview(pa.allocate_buffer(length, memory_pool=MEMORY)).cast("B")
         place = len(rest)
         body[:place] = rest
+        least = 1
         while place < length:
+            least = self._wake_at(min(length - place, _WOKEN), least)
             got = self.socket.recv_into(body[place:])
             if not got:
                 raise BrokenAnswer(f"the connection ended after {place} of {length} bytes")
             place += got
+        self._wake_at(1, least)
         return body
+
+    def _wake_at(self, size: int, before: int) -> int:
+        """Be woken when so many bytes have come, or the connection has ended, if that is to be had."""
+        if size == before or not self._gathers:
+            return before
+        try:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
+        except OSError:
+            self._gathers = False
+            return before
+        return size
 
     def _chunks(self, rest: bytes) -> tuple[bytes, bool]:
         """A body in chunks, as proxies send one; and whether nothing followed it."""
