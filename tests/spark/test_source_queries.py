@@ -317,11 +317,47 @@ def test_a_member_passes_over_what_retention_took_of_a_closed_shard_and_goes_on_
     assert [int(shard.checkpoint) for shard in shards] == [10, 10, 5, 5], "what is gone is not lag"
 
 
-def test_a_query_without_membership_ends_when_its_group_has_given_its_shards_to_another(
+@pytest.mark.parametrize("coordination", ["coordinated", "leased"])
+def test_a_query_without_membership_takes_over_from_who_died(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], coordination: str
+) -> None:
+    hub.create_stream("orders", shards=2)
+    hub.create_group("orders", "billing", timeout=2.0, coordination=coordination)
+    dead = hub.join_group("orders", "billing", "dead")
+    while len(dead.leases) < 2:
+        dead.wait(0, 10.0)
+    dead.abandon()
+    deadline = time.monotonic() + 20
+    while coordination == "coordinated" and hub.describe_group("orders", "billing").members:
+        assert time.monotonic() < deadline  # Of a leased group nobody is left who would notice.
+        time.sleep(0.1)
+    fill(hub, 2, 5)
+    driver = Driver(begin(group="billing"))
+    driver.drive(lambda: len(driver.rows) == 10)
+    driver.drive(lambda: not driver.plan() and hub.describe_group("orders", "billing").lag == 0)
+
+
+def test_a_query_without_membership_is_refused_beside_a_living_member_of_a_leased_group(
     hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
 ) -> None:
     hub.create_stream("orders", shards=2)
-    hub.create_group("orders", "billing", timeout=4.0, handover_timeout=0.5)
+    hub.create_group("orders", "billing", timeout=60.0, coordination="leased")
+    fill(hub, 2, 5)
+    with hub.join_group("orders", "billing", "alive", heartbeat_interval=1.0) as alive:
+        while len(alive.leases) < 2:
+            alive.wait(0, 10.0)
+        driver = Driver(begin(group="billing"))
+        with pytest.raises(InvalidInput, match="1 consumers use it"):
+            driver.plan()
+        assert len(alive.leases) == 2
+
+
+@pytest.mark.parametrize("coordination", ["coordinated", "leased"])
+def test_a_query_without_membership_ends_when_its_group_has_given_its_shards_to_another(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], coordination: str
+) -> None:
+    hub.create_stream("orders", shards=2)
+    hub.create_group("orders", "billing", timeout=4.0, handover_timeout=0.5, coordination=coordination)
     fill(hub, 2, 5)
     driver = Driver(begin(group="billing"))
     driver.drive(lambda: len(driver.rows) == 10 and held(hub).keys() != {None})

@@ -11,7 +11,7 @@ from shoal.core.group import GroupSettings, MemberStatus, ShardState
 from shoal.core.limits import CLOCK_MARGIN
 from shoal.core.model import ShardId
 from shoal.spark.plan.members import Boundary, may_come
-from shoal.spark.plan.mirroring import behind, mirrored, set_back, taken, unheld
+from shoal.spark.plan.mirroring import behind, mirrored, others_in, set_back, taken, unheld
 from shoal.spark.plan.spans import span_of
 from shoal.spark.plan.stays import borrowed
 from tests.unit.test_spark_members import shard, stream
@@ -123,9 +123,21 @@ def test_what_is_to_be_read_and_not_held_is_refused_once_another_has_it() -> Non
     spans = [span_of(stream(), shard(number, 9), 0, 9) for number in range(4)]
     assert unheld(spans, {"orders": {0, 1, 2, 3}}) == set()
     assert unheld(spans, {"orders": {0, 1, 2}}) == unheld(spans, {}) == {"orders"}
-    look = group([ME, OTHER], seen(0, "me"), seen(1, None), seen(2, "other"), seen(7, "other"))
-    assert taken(spans, "orders", "me", look) == {2: "other"}, "not what is free, nor what is not read"
-    assert taken(spans, "returns", "me", look) == {}
+    look = group(
+        [ME, OTHER], seen(0, "me"), seen(1, None), seen(2, "other"), seen(3, "dead"), seen(7, "other")
+    )
+    assert taken(spans, "orders", "me", look, {}) == {2: "other"}, (
+        "not what is free or on its way, nor what is not read"
+    )
+    assert taken(spans, "returns", "me", look, {}) == {}
+
+
+def test_who_was_found_silent_counts_again_once_it_is_heard_of() -> None:
+    look = group([ME, replace(OTHER, beat=7)], seen(2, "other"))
+    spans = [span_of(stream(), shard(2, 9), 0, 9)]
+    assert others_in(look, "me", {}) == [replace(OTHER, beat=7)]
+    for silent, others in (({OTHER.incarnation: 7}, {}), ({OTHER.incarnation: 6}, {2: "other"})):
+        assert taken(spans, "orders", "me", look, silent) == others
 
 
 def test_a_shard_whose_checkpoint_was_set_is_let_go_of_only_by_who_is_alone() -> None:

@@ -33,6 +33,8 @@ class MemberInfo:
     """What it counts its deadline by."""
     silent_ms: int
     """How long its counter has stood still, as far as anyone has watched."""
+    beat: int = 0
+    """The counter: who sees it rise has heard of the consumer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +209,7 @@ def described(
             shards=held.get(key, 0),
             timeout_ms=member.timeout_ms,
             silent_ms=member.stood_ms,
+            beat=member.beat,
         )
         for key, member in sorted(group.members.items(), key=lambda item: item[1].name)
         if member.status is not MemberStatus.GONE

@@ -242,7 +242,7 @@ class LoneQuery:
             return
         group = self._group
         for stream in unheld(spans, {name: group.leases(name).keys() for name in group.streams}):
-            if others := taken(spans, stream, group.name, group.see(stream)):
+            if others := taken(spans, stream, group.name, group.see(stream), group.silent):
                 whose = ", ".join(f"shard {shard} is {owner}'s" for shard, owner in list(others.items())[:5])
                 raise InvalidInput(
                     "group",

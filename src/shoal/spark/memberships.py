@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -20,13 +21,15 @@ from shoal.connect import Hub
 from shoal.consumer.joining import see_group
 from shoal.consumer.membership import Membership, insist
 from shoal.consumer.options import WorkerOptions
-from shoal.core.describing import GroupInfo
+from shoal.core.describing import GroupInfo, MemberInfo
 from shoal.core.errors import InvalidInput, ShoalError, StoreError, UnknownGroup
 from shoal.core.group import Coordination, GroupSettings, MemberStatus
 from shoal.core.holding import Lease
+from shoal.core.limits import CLOCK_MARGIN
 from shoal.core.model import StreamInfo
 from shoal.core.names import stream_name
 from shoal.spark.plan.members import to_leave
+from shoal.spark.plan.mirroring import others_in
 from shoal.spark.plan.starting import Kind, Place, group_place, group_start
 from shoal.spark.source_options import SourceOptions
 from shoal.spark.streams import OUTAGE_S
@@ -35,6 +38,7 @@ _log: Final = logging.getLogger("shoal.spark")
 
 LEAVE: Final = signal.SIGUSR1
 """Tells the process of a query's source, on its own machine, to hand over at the end of its batch."""
+_LOOK_S: Final = 0.2
 
 
 class Memberships:
@@ -50,6 +54,8 @@ class Memberships:
         self._leaving: dict[str, bool] = {}
         self._settings: dict[str, GroupSettings] = {}
         self._retired: set[str] = set()
+        self.silent: dict[str, int] = {}
+        """Members of leased groups of which nothing was heard: their counters, by incarnation."""
         self._is_told = False
         """Writer: the handler of a signal. Readers: Spark's thread, which is the same."""
         self.process = 0
@@ -145,10 +151,9 @@ class Memberships:
         return membership
 
     def _refuse_others(self, stream: str) -> None:
-        members = self._hub.describe_group(stream, self.group).members
-        others = sorted(
-            (member for member in members if member.name != self.name), key=lambda member: member.name
-        )
+        others = self._others(stream)
+        if others and self.is_leased(stream):
+            others = self._heard_of(stream, others)
         if others:
             names = ", ".join(f"{one.name}, silent for {one.silent_ms / 1000:.0f} s" for one in others[:5])
             longest_s = max(one.timeout_ms for one in others) / 1000
@@ -159,6 +164,30 @@ class Memberships:
                 "stop them, or share it with member=true. One that has died is gone after "
                 f"{longest_s:g} s of silence: begin again then",
             )
+
+    def _others(self, stream: str) -> list[MemberInfo]:
+        describe = partial(self._hub.describe_group, stream, self.group)
+        return others_in(insist(describe, StoreError, OUTAGE_S), self.name, self.silent)
+
+    def _heard_of(self, stream: str, others: list[MemberInfo]) -> list[MemberInfo]:
+        """Those of whom something is heard within the time that they said they would act for. Nobody but its
+        consumers watches a leased group: the last one, if it died, would be its member for ever. An outage of
+        the store counts for nothing."""
+        _log.warning(
+            "group %s has other members (%s): waiting to hear whether they are alive",
+            self.group,
+            ", ".join(member.name for member in others[:5]),
+        )
+        before = dict(self.silent)
+        left_s = max(member.timeout_ms for member in others) / 1000 * (1 + CLOCK_MARGIN)
+        self.silent.update({member.incarnation: member.beat for member in others})
+        while left_s > 0:
+            time.sleep(_LOOK_S)
+            left_s -= _LOOK_S
+            if heard := self._others(stream):
+                self.silent = before
+                return heard
+        return []
 
 
 def group_of(hub: Hub, stream: str, options: SourceOptions, *, is_first: bool = False) -> GroupSettings:

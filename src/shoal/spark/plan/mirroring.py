@@ -3,14 +3,14 @@
 Spark's offsets are the truth; the group's checkpoints follow them, of whatever the query holds.
 
 Invariants: nothing is let go of that others ask for; with others in the group nothing is, since it would go
-to them. Nothing is planned of a shard that the group has given to another.
+to them. Nothing is planned of a shard that the group has given to another who is alive.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from shoal.core.describing import GroupInfo
+from shoal.core.describing import GroupInfo, MemberInfo
 from shoal.core.model import StreamInfo
 from shoal.spark.plan.members import Boundary
 from shoal.spark.plan.spans import Span, kept
@@ -37,14 +37,29 @@ def unheld(spans: Iterable[Span], held: Mapping[str, Collection[int]]) -> set[st
     return {span.stream for span in spans if span.shard not in held.get(span.stream, ())}
 
 
-def taken(spans: Iterable[Span], stream: str, name: str, seen: GroupInfo) -> dict[int, str]:
+def others_in(seen: GroupInfo, name: str, silent: Mapping[str, int]) -> list[MemberInfo]:
+    """The other members, by name, without those that were watched and are as silent as they were then: with
+    the counters that they stood at, by incarnation."""
+    return sorted(
+        (
+            member
+            for member in seen.members
+            if member.name != name and silent.get(member.incarnation) != member.beat
+        ),
+        key=lambda member: member.name,
+    )
+
+
+def taken(
+    spans: Iterable[Span], stream: str, name: str, seen: GroupInfo, silent: Mapping[str, int]
+) -> dict[int, str]:
     """Of the shards that are to be read, those that the group has given to others, with their owners: after
-    the handover timeout, or when the query was silent for too long. Both would read them."""
+    the handover timeout, or when the query was silent for too long. Both would read them. Who is dead reads
+    nothing: what it held is on its way."""
     wanted = {span.shard for span in spans if span.stream == stream}
+    others = {member.name for member in others_in(seen, name, silent)}
     return {
-        int(shard.id): shard.owner
-        for shard in seen.shards
-        if shard.id in wanted and shard.owner is not None and shard.owner != name
+        int(shard.id): shard.owner for shard in seen.shards if shard.id in wanted and shard.owner in others
     }
 
 
