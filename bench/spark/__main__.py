@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.installed import compile_sources
-from bench.spark import connector, kafka, reads, sinks, streaming
+from bench.spark import backlog, connector, kafka, reads, sinks, streaming
 from bench.spark.session import Bench, Sizes
 from shoal.testing.maven import Unreachable
 
@@ -27,7 +27,7 @@ def main() -> int:
     lines: dict[str, Callable[[Bench], None]] = {
         "read": reads.read,
         "json": reads.json,
-        "backlog": streaming.backlog,
+        "backlog": backlog.backlog,
         "idle": streaming.idle,
         "sink": sinks.sink,
         "kafka": connector.kafka,

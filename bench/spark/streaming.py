@@ -1,76 +1,17 @@
-"""Streaming queries: a backlog, what a query's start is, what a trigger and an idle query cost."""
+"""Streaming queries: what a trigger and an idle query cost."""
 
 from __future__ import annotations
 
-import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
-import pyspark
 from pyspark.sql.streaming.query import StreamingQuery
 
-from bench.spark.session import SECTION, Bench, Turns, drop, seconds
+from bench.spark.session import SECTION, Bench
 from bench.table import Line
-
-
-def backlog(bench: Bench) -> None:
-    """A backlog through a streaming query with default settings, against the batch read.
-
-    Once as a query that is started for it, and once by its triggers alone, from the look at the log to
-    the entry in Spark's log of commits, as a query meets it that runs already. Between the two lies a
-    process that Spark starts for each query, which imports Spark from an archive: there no source has a
-    say.
-    """
-    times = -(-bench.backlog_rows // bench.rows)
-    bench.hub.create_stream("backlog", shards=4)
-    for _ in range(times):
-        bench.write(bench.log.drop("offset"), "backlog")
-    triggers: list[float] = []
-
-    def streamed() -> None:
-        query = bench.stream_all("shoal", hub=bench.url, stream="backlog", startingOffsets="earliest")
-        spent = [progress["durationMs"]["triggerExecution"] for progress in query.recentProgress]
-        triggers.append(sum(spent) / 1000)
-
-    batch = bench.source("backlog")
-    rows, against = times * bench.rows, "of the batch read"
-    whole = bench.in_turns(streamed, lambda: drop(batch))
-    bench.add("streaming backlog, from a query's start to its end", rows, whole, against, 0.6)
-    running = Turns(triggers[-bench.pairs :], whole.others)  # Those before were warm-ups.
-    bench.add("the same, of a query that runs", rows, running, against, 0.6)
-    read_s, import_s = statistics.median(whole.others), _spark_imports_itself(bench.pairs)
-    line = Line(
-        "Spark's import of itself, for each query that starts",
-        f"{import_s:.2f} s",
-        f"leaves at most {read_s / (read_s + import_s):.2f} {against}",
-    )
-    bench.report.add(SECTION, line)
-    _started(bench)
-
-
-def _started(bench: Bench) -> None:
-    """What a query's start and end are, when next to nothing lies between."""
-    bench.hub.create_stream("one", shards=4)
-    bench.hub.append("one", 0, [b"x"])
-    tiny = bench.folder / "start"
-    tiny.mkdir()
-    (tiny / "tiny").write_bytes(b"x")
-    turns = bench.in_turns(
-        lambda: bench.stream_all("shoal", hub=bench.url, stream="one", startingOffsets="earliest"),
-        lambda: bench.stream_all("tiny", folder=str(tiny)),
-    )
-    line = Line(
-        "a streaming query of one record, from start to end",
-        f"{statistics.median(turns.seconds):.2f} s",
-        f"{turns.ratio:.2f} of a Python source with one row ({turns.spread})",
-    )
-    bench.report.add(SECTION, line)
 
 
 def idle(bench: Bench) -> None:
@@ -143,13 +84,3 @@ def _command(process: psutil.Process) -> str:
     with suppress(psutil.Error):
         return " ".join(process.cmdline())
     return ""
-
-
-def _spark_imports_itself(times: int) -> float:
-    """How long a process that Spark starts for a query imports Spark, before it asks for its source."""
-    archives = (Path(pyspark.__file__).parent / "python" / "lib").glob("*.zip")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(archive) for archive in archives)}
-    command = [sys.executable, "-c", "import pyspark.sql.streaming.python_streaming_source_runner"]
-    return statistics.median(
-        seconds(lambda: subprocess.run(command, env=environment, check=True)) for _ in range(times)
-    )

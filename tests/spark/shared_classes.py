@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from shoal.testing.spark_home import make_quick_home, spark_home
+from shoal.spark.home import make_quick_home, spark_home
 
 QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A JVM that lives for a minute is not worth what its second compiler costs."""

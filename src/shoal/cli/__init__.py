@@ -34,6 +34,7 @@ from shoal.cli.options import DEFAULT_HUB
 from shoal.cli.outbox import outboxes
 from shoal.cli.produce import produce as produce_command
 from shoal.cli.serve import serve as serve_command
+from shoal.cli.spark_home import spark_home as spark_home_command
 from shoal.cli.stream import streams
 from shoal.cli.tail import tail as tail_command
 from shoal.cli.work import work as work_command
@@ -57,6 +58,7 @@ app.command()(produce_command)
 app.command()(tail_command)
 app.command()(work_command)
 app.command()(serve_command)
+app.command()(spark_home_command)
 app.command()(demo_command)
 
 _HELP = f"""A sharded log that keeps every key in order.

@@ -28,10 +28,10 @@ from typing import Final, Self
 
 import psutil
 
+from shoal.spark.home import given_quick_home, make_quick_home
 from shoal.testing import guard
 from shoal.testing.machine import free_port
 from shoal.testing.server import ServerFailed
-from shoal.testing.spark_home import given_quick_home, make_quick_home
 
 START_SECONDS_MAX: Final = 90.0
 """Three JVMs on a busy machine with two cores."""
