@@ -62,6 +62,8 @@ def hub(sqlite_url: str) -> Iterator[shoal.Hub]:
         ({"stream": None}, "stream=None: name it with"),
         ({"hub": None}, "hub=None: the sink needs it"),
         ({"steam": "x"}, "steam='x': the sink has no such option; did you mean 'stream'?"),
+        ({"leases": "postgresql://u:secret@h/d"}, "leases='postgresql://u:***@h/d': the sink has no"),
+        ({"hubb": "postgresql://u:secret@h/d"}, "hubb='postgresql://u:***@h/d': the sink has no such option"),
         ({"stream": "nowhere"}, "stream='nowhere': there is no such stream"),
         ({"stream": "or ders"}, "stream='or ders': a name is"),
         ({"hub": "sqlite:////no/such.db"}, "there is no such file"),

@@ -15,13 +15,14 @@ from shoal.spark.plan.members import (
     boundary,
     due,
     finished,
+    gone,
     held,
     passed,
     replaced,
     replayed,
     to_leave,
 )
-from shoal.spark.plan.offsets import Part, StreamPositions
+from shoal.spark.plan.offsets import Manifest, Part, manifest
 from shoal.spark.plan.spans import Owner
 
 
@@ -86,10 +87,22 @@ def test_a_member_that_is_to_leave_plans_nothing_and_lets_go_of_all() -> None:
 
 def test_a_stream_that_was_made_anew_is_known_by_its_id() -> None:
     streams = {"orders": TWO}
-    assert replaced([part(0, 0, 5, 1)], {}, streams) == []
-    assert replaced([part(0, 0, 5, 1, stream_id=6)], {}, streams) == ["orders"]
-    seen = {"orders": StreamPositions(id=7)}
-    assert replaced([part(0, 0, 5, 1, stream_id=6)], seen, streams) == [], "it was said before"
+    assert replaced({"orders": 7}, streams) == replaced({}, streams) == []
+    assert replaced({"orders": 6, "carts": 6}, streams) == ["orders"]
+
+
+def test_a_stream_that_is_not_there_any_more_is_missed_if_it_is_still_to_be_read() -> None:
+    known = {"orders": 7, "carts": 8, "returns": 9}
+    assert gone(known, {"orders": TWO}, {"orders", "carts"}) == ["carts"]
+
+
+def test_a_member_keeps_which_streams_it_has_seen_beside_what_its_batch_was_made_of() -> None:
+    kept = manifest(
+        Manifest(query="q", parts=(part(0, 0, 5, 1),), streams={"orders": 7, "carts": 8}).to_json()
+    )
+    assert kept.ids == {"orders": 7, "carts": 8}
+    older = {"shoal": 1, "query": "q", "batch": [list(part(0, 0, 5, 1))]}
+    assert manifest(older).ids == {"orders": 7}, "of a checkpoint from before, what its batch tells"
 
 
 def test_what_retention_took_of_a_tenure_is_passed_over_and_an_end_reached_so_is_let_go_of() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.core.errors import InvalidInput
-from shoal.spark.hubs import HubAddress, address_of
+from shoal.spark.hubs import HubAddress, address_of, hub_at
 from shoal.spark.options import (
     Option,
     Parser,
@@ -143,6 +143,12 @@ def test_an_option_of_a_query_that_would_do_nothing_is_refused(given: dict[str, 
     with pytest.raises(InvalidInput) as caught:
         source_options({"hub": "http://127.0.0.1:7400", "stream": "orders"} | given, is_streaming=True)
     assert line in str(caught.value)
+
+
+def test_leases_beside_a_server_are_refused_without_their_password() -> None:
+    address = HubAddress("http://127.0.0.1:7400", "postgresql://u:secret@h/d")
+    with pytest.raises(InvalidInput, match=r"leases='postgresql://u:\*\*\*@h/d': a server has its own"):
+        hub_at(address)
 
 
 def test_a_group_that_is_missing_is_asked_for_by_the_option_that_needs_it() -> None:

@@ -333,8 +333,10 @@ def test_offsets_have_one_text_whatever_order_they_came_in(order: list[int]) -> 
 def test_offsets_survive_spark() -> None:
     positions = Positions(query="q", streams={"orders": StreamPositions(id=7, shards={0: 3, 11: 2**62})})
     assert positions_of(positions.to_json()) == positions
-    batch = manifest_of("q", [replace(span(3, 5, 9), owner=Owner(1, 42, False))])
+    batch = manifest_of("q", [replace(span(3, 5, 9), owner=Owner(1, 42, False))], {"orders": 7})
     assert manifest(batch.to_json()) == batch
+    with pytest.raises(InvalidInput, match="member=true; go on as a member"):
+        positions_of(batch.to_json())
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,9 @@ def _opened(address: HubAddress, housekeeping_s: float, mapped: bool) -> Hub:
     """As `connect` does, but without Arrow's late imports: who only plans needs none of them."""
     if is_remote(address.url):
         if address.leases is not None:
-            raise InvalidInput("leases", address.leases, "a server has its own; start 'shoal serve' with it")
+            raise InvalidInput(
+                "leases", shown_url(address.leases), "a server has its own; start 'shoal serve' with it"
+            )
         return open_remote(address.url)  # A server sees to retention by itself.
     local = open_local(address.url, leases=address.leases, housekeeping_s=housekeeping_s, mapped=mapped)
     return Hub(local, local.description)

@@ -22,9 +22,9 @@ from shoal.spark.memberships import Memberships, group_of, is_in_order, tell_gro
 from shoal.spark.news import News
 from shoal.spark.plan.limits import Limits
 from shoal.spark.plan.mirroring import behind, mirrored, set_back, taken, unheld
-from shoal.spark.plan.offsets import Positions, StreamPositions, between, positions_in, positions_of
+from shoal.spark.plan.offsets import Positions, StreamPositions, between, new_in, positions_in, positions_of
 from shoal.spark.plan.parting import Parting, parting
-from shoal.spark.plan.spans import Span, awaited, due, limited, reached, standing, turns
+from shoal.spark.plan.spans import Span, awaited, begun, due, limited, reached, standing, turns
 from shoal.spark.plan.starting import Kind, Place
 from shoal.spark.plan.stays import asked_back
 from shoal.spark.source_options import SourceOptions
@@ -49,7 +49,8 @@ class LoneQuery:
         """All below is done, as Spark last said."""
         self._saved: dict[tuple[int, int, int], int] = {}
         """By stream's id, shard and epoch: a group that was reset has forgotten it."""
-        self._in_order: bool | None = options.in_order
+        self._in_order = True
+        """As its group said when it last looked: that may be changed, and a stream come with another."""
         self._at_work: Sequence[Span] = ()
         """What tasks may be at."""
 
@@ -86,6 +87,7 @@ class LoneQuery:
         if self._options.group is not None:
             self._join(positions.query, streams)
             self._mirror(streams)
+        self._in_order = is_in_order(self._hub, streams, self._options)
         at = {name: self._at(info, positions.streams.get(name)) for name, info in streams.items()}
         spans = [
             span
@@ -93,7 +95,7 @@ class LoneQuery:
             for span in due(
                 info,
                 at[name],
-                in_order=self.in_order(),
+                in_order=self._in_order,
                 until=None if self._until is None else self._until.get(name, {}),
             )
         ]
@@ -116,16 +118,18 @@ class LoneQuery:
                 self._wait_for_mirror(streams)
             self._news.seen(streams.values())
             return start, available
-        if positions == self._first:
-            end = replace(end, first=positions.streams)
-        return end.to_json(), available
+        first = positions.streams if positions == self._first else new_in(end, positions, at)
+        return replace(end, first=first or None).to_json(), available
 
     def spans(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Span]:
-        self._at_work = between(positions_of(start), positions_of(end))
+        began, ended = positions_of(start), positions_of(end)
+        if self._options.group is not None and self._group is None:  # An earlier run's batch, run again.
+            self._join(ended.query, self._streams(ended))
+        self._at_work = between(began, ended)
         return self._at_work
 
     def in_order(self) -> bool:
-        if self._in_order is None:
+        if self._positions is None:
             streams = streams_now(self._hub, self._options.subscription)
             self._in_order = is_in_order(self._hub, streams, self._options)
         return self._in_order
@@ -191,7 +195,8 @@ class LoneQuery:
         return UnknownStream(name)
 
     def _at(self, info: StreamInfo, positions: StreamPositions | None) -> dict[int, int]:
-        before, strict = positions_in(positions, info.id), self._options.strict
+        is_new = positions is None or positions.id != info.id
+        before, strict = begun(info) if is_new else positions_in(positions, info.id), self._options.strict
         at = standing(info, before, strict=strict)
         for shard, there in at.items():
             if there != before.get(shard, 0):

@@ -19,8 +19,9 @@ from typing import Any, Final
 
 from shoal.connect import Hub
 from shoal.consumer.membership import insist
-from shoal.core.errors import StoreError, StreamReplaced
+from shoal.core.errors import ShoalError, StoreError, StreamReplaced, UnknownStream
 from shoal.core.model import StreamInfo
+from shoal.core.names import stream_name
 from shoal.spark.memberships import Memberships, group_of, is_in_order, tell_group
 from shoal.spark.news import News
 from shoal.spark.plan import members
@@ -54,7 +55,6 @@ class MemberQuery:
         self._tenures: dict[str, dict[int, Tenure]] = {}
         self._planned: dict[str, list[Span]] = {}
         """The batch that was planned last, by its offset: what its tasks read; a replay may be cut."""
-        self._in_order: bool | None = options.in_order
         self._query: str | None = None
         self._ends: dict[str, StreamPositions] = {}
         self._at_work: Sequence[Span] = ()
@@ -94,7 +94,7 @@ class MemberQuery:
         if not chosen:
             self._news.seen(streams.values())
             return start, None
-        end = manifest_of(before.query, chosen).to_json()
+        end = manifest_of(before.query, chosen, _ids(streams)).to_json()
         self._planned = {offset_key(end): chosen}
         return end, awaited(spans, streams)
 
@@ -110,10 +110,10 @@ class MemberQuery:
         return self._at_work
 
     def in_order(self) -> bool:
-        if self._in_order is None:
-            streams = streams_now(self._hub, self._options.subscription)
-            self._in_order = is_in_order(self._hub, streams, self._options)
-        return self._in_order
+        """As its groups say, which it looks at between batches."""
+        if self._group is not None:
+            return self._group.in_order
+        return is_in_order(self._hub, streams_now(self._hub, self._options.subscription), self._options)
 
     def ends(self) -> dict[str, Any] | None:
         if self._query is None:
@@ -157,7 +157,7 @@ class MemberQuery:
     def _parts(self, start: dict[str, Any], before: Manifest) -> Sequence[Part]:
         """What the batch that is over was made of, as it was read."""
         planned = self._planned.get(offset_key(start))
-        return before.parts if planned is None else manifest_of(before.query, planned).parts
+        return before.parts if planned is None else manifest_of(before.query, planned, {}).parts
 
     def _close_batch(self, name: str, info: StreamInfo, parts: Sequence[Part]) -> None:
         """Save what it brought, and let go of what is asked back or has ended."""
@@ -312,10 +312,14 @@ class MemberQuery:
         """The streams as of now, with a membership on each."""
         strict = self._options.strict
         streams = streams_now(self._hub, self._options.subscription, strict=strict)
-        for name in members.replaced(batch.parts, self._ends, streams):
+        known = {name: seen.id for name, seen in self._ends.items()} or batch.ids
+        wanted = {name for name in known if self._options.subscription.wanted([stream_name(name)])}
+        lost: list[ShoalError] = [StreamReplaced(name) for name in members.replaced(known, streams)]
+        lost += [UnknownStream(name) for name in members.gone(known, streams, wanted)]
+        for error in lost:
             if strict:
-                raise StreamReplaced(name)
-            _log.warning("failOnDataLoss=false: %s", StreamReplaced(name))
+                raise error
+            _log.warning("failOnDataLoss=false: %s", error)
         self._check(streams.values())
         self._join(batch.query, streams)
         for name in [name for name in self._tenures if name not in streams]:
@@ -331,6 +335,10 @@ class MemberQuery:
         if self._group is None:
             self._group = Memberships(self._hub, self._options, query, self._news.ring)
         self._group.join(streams)
+
+
+def _ids(streams: Mapping[str, StreamInfo]) -> dict[str, int]:
+    return {name: info.id for name, info in streams.items()}
 
 
 def offset_key(offset: Mapping[str, Any]) -> str:

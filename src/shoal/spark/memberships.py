@@ -12,7 +12,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
@@ -73,6 +72,7 @@ class Memberships:
         for name in list(self._joined):
             if name not in streams or streams[name].id != self._ids[name]:
                 self._joined.pop(name).abandon()
+                del self._settings[name]
         for name, info in streams.items():
             membership = self._joined.get(name)
             if membership is not None and membership.error is not None:
@@ -91,6 +91,7 @@ class Memberships:
             self._retired.add(stream)
         describe = partial(self._hub.service.groups.describe, stream_name(stream), self.group)
         info = insist(describe, StoreError, OUTAGE_S)
+        self._settings[stream] = info.settings
         mine = self._joined[stream].incarnation
         self._leaving[stream] = self._is_told or any(
             member.incarnation == mine and member.status is MemberStatus.LEAVING for member in info.members
@@ -111,6 +112,11 @@ class Memberships:
     @property
     def streams(self) -> list[str]:
         return list(self._joined)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether one of the groups is, as they were last seen."""
+        return any(settings.in_order for settings in self._settings.values())
 
     def is_leased(self, stream: str) -> bool:
         return self._settings[stream].coordination is Coordination.LEASED
@@ -209,16 +215,19 @@ def group_of(hub: Hub, stream: str, options: SourceOptions, *, is_first: bool = 
 
 
 def is_in_order(hub: Hub, streams: Iterable[str], options: SourceOptions) -> bool:
-    """Whether a query reads a shard after all its ancestors, and with one task: as it was told, or as its
-    groups say. One that is not there yet will be made in order."""
+    """Whether a query reads shards after all their ancestors, and with one task: as it was told, or as its
+    groups say, all streams if one of them is. A group that is not there yet will be made in order."""
     if options.in_order is not None or options.group is None:
         return options.in_order is not False
-    for stream in streams:
-        found = partial(hub.service.groups.find, stream_name(stream), options.group)
-        with suppress(UnknownGroup):
-            if not insist(found, StoreError, OUTAGE_S).settings.in_order:
-                return False
-    return True
+    return any(_is_in_order(hub, stream, options.group) for stream in streams)
+
+
+def _is_in_order(hub: Hub, stream: str, group: str) -> bool:
+    try:
+        found = insist(partial(hub.service.groups.find, stream_name(stream), group), StoreError, OUTAGE_S)
+    except UnknownGroup:
+        return True
+    return found.settings.in_order
 
 
 def _start(hub: Hub, stream: str, place: Place) -> str | datetime | dict[int, int]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final
 
-from shoal.core.errors import InvalidInput
+from shoal.core.errors import InvalidInput, shown_url
 from shoal.core.limits import DURATION_S_MAX
 
 Parser = Callable[[str, str], Any]
@@ -63,7 +63,7 @@ def unknown(name: str, value: object, known: Sequence[Option], what: str) -> Inv
     names = {option.name.lower(): option.name for option in known}
     near = get_close_matches(name.lower(), names, n=1)
     hint = f"did you mean {names[near[0]]!r}?" if near else f"it knows {', '.join(sorted(names.values()))}"
-    return InvalidInput(name, value, f"{what} has no such option; {hint}")
+    return InvalidInput(name, shown_url(str(value)), f"{what} has no such option; {hint}")
 
 
 # --- Kinds of values. --------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from shoal.core.describing import GroupInfo
 from shoal.core.group import ShardState
 from shoal.core.holding import Lease
 from shoal.core.model import StreamInfo
-from shoal.spark.plan.offsets import Part, StreamPositions
+from shoal.spark.plan.offsets import Part
 from shoal.spark.plan.spans import Owner, Span, Turns, kept, span_of
 
 
@@ -163,14 +163,15 @@ def due(
     return spans
 
 
-def replaced(
-    parts: Iterable[Part], seen: Mapping[str, StreamPositions], streams: Mapping[str, StreamInfo]
-) -> list[str]:
-    """Streams that were deleted and made anew since the last batch, or since they were last seen."""
-    known = {part.stream: part.stream_id for part in parts} | {
-        name: stream.id for name, stream in seen.items()
-    }
+def replaced(known: Mapping[str, int], streams: Mapping[str, StreamInfo]) -> list[str]:
+    """Of the streams that are known by these ids, those that were deleted and made anew."""
     return sorted(name for name, info in streams.items() if known.get(name, info.id) != info.id)
+
+
+def gone(known: Mapping[str, int], streams: Mapping[str, StreamInfo], wanted: Collection[str]) -> list[str]:
+    """Those that are not there any more, though the query is still to read them. Where one stands that
+    it is not to read any more, its group knows."""
+    return sorted(name for name in known if name not in streams and name in wanted)
 
 
 def replayed(

@@ -46,8 +46,9 @@ class Positions:
     query: str
     streams: Mapping[str, StreamPositions] = field(default_factory=dict)
     first: Mapping[str, StreamPositions] | None = None
-    """Of a query's first batch: where it began. Spark keeps only where it ends, and asks again where a query
-    begins when it runs that batch again: `latest` would be elsewhere by then."""
+    """Where the batch begins in streams that are new in it; in a query's first batch, in all. Spark keeps
+    only where that one ends, and asks again where a query begins when it runs it again: `latest` would be
+    elsewhere by then."""
 
     def to_json(self) -> dict[str, Any]:
         """Keys in one order."""
@@ -77,9 +78,20 @@ def positions_in(positions: StreamPositions | None, stream_id: int) -> Mapping[i
     return positions.shards if positions is not None and positions.id == stream_id else {}
 
 
+def new_in(
+    end: Positions, start: Positions, at: Mapping[str, Mapping[int, int]]
+) -> dict[str, StreamPositions]:
+    """The streams of a batch that were not read before, and where they stood at its start."""
+    return {
+        name: StreamPositions(id=stream.id, shards=at[name])
+        for name, stream in end.streams.items()
+        if name not in start.streams or start.streams[name].id != stream.id
+    }
+
+
 def between(start: Positions, end: Positions) -> list[Span]:
     """The batch of a query that reads for itself, from where it began to where it ended."""
-    before = start.streams if end.first is None else end.first
+    before = {**start.streams, **(end.first or {})}
     found = []
     for name, stream in end.streams.items():
         at = positions_in(before.get(name), stream.id)
@@ -116,6 +128,13 @@ class Manifest:
 
     query: str
     parts: tuple[Part, ...] = ()
+    streams: Mapping[str, int] = field(default_factory=dict)
+    """The ids of all that were read then, also of those that had nothing new."""
+
+    @property
+    def ids(self) -> dict[str, int]:
+        """The streams that the query knows. (Of an older checkpoint those of the batch alone.)"""
+        return {part.stream: part.stream_id for part in self.parts} | dict(self.streams)
 
     def to_json(self) -> dict[str, Any]:
         """Keys in one order."""
@@ -123,13 +142,15 @@ class Manifest:
             "shoal": VERSION,
             "query": self.query,
             "batch": [list(part) for part in sorted(self.parts)],
+            "seen": {name: self.streams[name] for name in sorted(self.streams)},
         }
 
 
-def manifest_of(query: str, spans: Iterable[Span]) -> Manifest:
-    """The batch that these spans make."""
+def manifest_of(query: str, spans: Iterable[Span], streams: Mapping[str, int]) -> Manifest:
+    """The batch that these spans make, of a query that reads these streams."""
     return Manifest(
         query=query,
+        streams=streams,
         parts=tuple(
             sorted(
                 Part(
@@ -162,6 +183,7 @@ def manifest(given: Mapping[str, Any]) -> Manifest:
     return Manifest(
         query=str(given["query"]),
         parts=tuple(Part(str(part[0]), *(int(number) for number in part[1:])) for part in given["batch"]),
+        streams={name: int(number) for name, number in given.get("seen", {}).items()},
     )
 
 

@@ -77,6 +77,11 @@ def kept(stream: str, shard: Shard, position: int, *, strict: bool) -> int:
     return position
 
 
+def begun(info: StreamInfo) -> dict[int, int]:
+    """Where a query stands in a stream that it comes to later: before the first record that is there."""
+    return {int(shard.id): shard.first_offset for shard in info.shards if shard.first_offset}
+
+
 def standing(info: StreamInfo, positions: Mapping[int, int], *, strict: bool) -> dict[int, int]:
     """Where a query with these positions stands in each shard, by what can be read now. Of a new shard that
     it has not begun, nothing is said."""

@@ -1,0 +1,185 @@
+"""Queries that read several streams, some of which come later, go, or are made anew; without a JVM."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadMaxRows
+
+import shoal
+from shoal.core.errors import InvalidInput, StreamReplaced, UnknownStream
+from shoal.spark.batch_reader import SpanPartition
+from shoal.spark.lone_query import LoneQuery
+from shoal.spark.stream_reader import ShoalStreamReader
+from tests.spark.planning import Driver
+
+Begin = Callable[..., ShoalStreamReader]
+
+
+@pytest.fixture
+def hub(store_url: str) -> Iterator[shoal.Hub]:
+    with shoal.connect(store_url) as hub:
+        yield hub
+
+
+def planned(driver: Driver) -> list[list[tuple[str, int]]]:
+    """Of each task of the batch that was planned, the streams and shards."""
+    partitions: list[Any] = list(driver.reader.partitions(driver.start, driver.end))
+    assert all(isinstance(one, SpanPartition) for one in partitions)
+    return [[(span.stream.removeprefix("default/"), span.shard) for span in one.spans] for one in partitions]
+
+
+def a_family(hub: shoal.Hub, stream: str) -> None:
+    """A shard with records, and its children with some."""
+    hub.append(stream, 0, [b"x"] * 400)
+    hub.split_shard(stream, 0)
+    for child in (1, 2):
+        hub.append(stream, child, [b"y"] * 50)
+
+
+@pytest.mark.parametrize("member", ["true", "false"])
+def test_a_group_in_order_is_read_in_order_beside_one_that_is_not(
+    hub: shoal.Hub, begin: Begin, member: str
+) -> None:
+    for stream, in_order in (("ordered", True), ("other", False)):
+        hub.create_stream(stream, shards=1)
+        hub.create_group(stream, "billing", in_order=in_order, timeout=5.0)
+        a_family(hub, stream)
+    driver = Driver(begin(stream="ordered,other", group="billing", member=member, minPartitions=4))
+    driver.plan_until(lambda: any(("ordered", 0) in task for task in planned(driver)))
+    tasks = planned(driver)
+    assert sum(task.count(("ordered", 0)) for task in tasks) == 1, "a shard in order is one task's, whole"
+    assert not any(("ordered", child) in task for task in tasks for child in (1, 2)), "a later batch's"
+
+
+def test_a_stream_that_comes_later_is_in_order_if_its_group_is(hub: shoal.Hub, begin: Begin) -> None:
+    hub.create_stream("orders-1", shards=1)
+    hub.create_group("orders-1", "billing", in_order=False, timeout=5.0)
+    hub.append("orders-1", 0, [b"x"])
+    driver = Driver(begin(stream="orders-[0-9]", group="billing", minPartitions=4))
+    driver.drive(lambda: len(driver.rows) == 1)
+    hub.create_stream("orders-2", shards=1)  # Its group is made by the query, in order.
+    a_family(hub, "orders-2")
+    driver.plan_until(lambda: True)
+    assert planned(driver) == [[("orders-2", 0)]]
+
+
+@pytest.mark.parametrize("member", ["true", "false"])
+def test_a_group_that_is_put_in_order_under_a_query_is_read_in_order(
+    hub: shoal.Hub, begin: Begin, member: str
+) -> None:
+    hub.create_stream("orders", shards=1)
+    hub.create_group("orders", "billing", in_order=False, timeout=5.0)
+    hub.append("orders", 0, [b"x"] * 100)
+    driver = Driver(begin(group="billing", member=member, minPartitions=4))
+    driver.drive(lambda: len(driver.rows) == 100)
+    hub.update_group("orders", "billing", in_order=True)
+    a_family(hub, "orders")
+    driver.plan_until(lambda: True)
+    assert planned(driver) == [[("orders", 0)]]
+
+
+@pytest.mark.parametrize("member", ["true", "false"])
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_a_stream_of_the_pattern_that_is_deleted_ends_a_strict_query(
+    hub: shoal.Hub, begin: Begin, member: str, strict: str
+) -> None:
+    for stream in ("orders-1", "orders-2"):
+        hub.create_stream(stream, shards=1)
+        hub.append(stream, 0, [b"x"] * 5)
+    given = {"stream": "orders-[0-9]", "startingOffsets": "earliest", "failOnDataLoss": strict}
+    driver = Driver(begin(group="billing", member=member, **given))
+    driver.drive(lambda: len(driver.rows) == 10)
+    driver.plan()
+    hub.append("orders-2", 0, [b"never read"] * 5)
+    hub.delete_stream("orders-2")
+    hub.append("orders-1", 0, [b"y"])
+    if strict == "true":
+        with pytest.raises(UnknownStream, match="orders-2"):
+            driver.drive(lambda: len(driver.rows) == 11)
+    else:
+        driver.drive(lambda: len(driver.rows) == 11)
+
+
+@pytest.mark.parametrize("member", ["true", "false"])
+@pytest.mark.parametrize("is_back", [True, False])
+def test_a_stream_that_went_while_the_query_was_down_is_missed(
+    hub: shoal.Hub, begin: Begin, member: str, is_back: bool
+) -> None:
+    for stream in ("orders-1", "orders-2"):
+        hub.create_stream(stream, shards=1)
+        hub.append(stream, 0, [b"x"] * 5)
+    given = {"stream": "orders-[0-9]", "startingOffsets": "earliest", "group": "billing", "member": member}
+    driver = Driver(begin(**given))
+    driver.drive(lambda: len(driver.rows) == 10)
+    hub.append("orders-1", 0, [b"y"])
+    driver.drive(lambda: len(driver.rows) == 11)  # Its last batch holds nothing of the other.
+    driver.plan()
+    driver.reader.stop()
+    hub.append("orders-2", 0, [b"never read"] * 4)
+    hub.delete_stream("orders-2")
+    if is_back:
+        hub.create_stream("orders-2", shards=1)
+        hub.append("orders-2", 0, [b"new"] * 3)
+    again = Driver(begin(**given), json.loads(json.dumps(driver.start)))
+    with pytest.raises(StreamReplaced if is_back else UnknownStream, match="orders-2"):
+        again.drive(lambda: len(again.rows) == 3)
+
+
+@pytest.mark.parametrize("member", ["true", "false"])
+def test_a_stream_that_a_query_comes_to_later_is_read_from_the_first_record_that_is_there(
+    hub: shoal.Hub, begin: Begin, member: str
+) -> None:
+    for stream in ("orders", "carts"):
+        hub.create_stream(stream, shards=1)
+        hub.append(stream, 0, [b"x"] * 5)
+    hub.set_retention("carts", retention_bytes=1)
+    hub.append("carts", 0, [b"y"] * 3)
+    hub.enforce_retention("carts")
+    first = hub.describe_stream("carts").shards[0].first_offset
+    assert first == 5
+    hub.set_retention("carts")
+    given = {"group": "billing", "groupTimeout": "3s", "member": member, "startingOffsets": "earliest"}
+    driver = Driver(begin(stream="orders", **given))
+    driver.drive(lambda: len(driver.rows) == 5)
+    driver.plan()
+    driver.reader.stop()
+    again = Driver(begin(stream="orders,carts", **given), driver.start)
+    again.drive(lambda: len(again.rows) == 3)
+    assert again.rows == [(0, 5), (0, 6), (0, 7)]
+
+
+def test_a_query_without_membership_runs_no_batch_again_beside_a_living_member(
+    hub: shoal.Hub, begin: Begin
+) -> None:
+    hub.create_stream("orders", shards=1)
+    hub.create_group("orders", "billing", timeout=1.0)
+    hub.append("orders", 0, [b"x"] * 10)
+    given = {"group": "billing", "maxOffsetsPerTrigger": 5}
+    driver = Driver(begin(**given))
+    driver.plan(ReadMaxRows(5))
+    driver.run()
+    driver.plan(ReadMaxRows(5))
+    assert planned(driver) == [[("orders", 0)]]
+    killed = driver.reader._running
+    assert killed is not None
+    assert isinstance(killed.query, LoneQuery)
+    assert killed.query._group is not None
+    killed.query._group.abandon()
+    deadline = time.monotonic() + 20
+    with hub.join_group("orders", "billing", "alive") as alive:
+        while not alive.leases:
+            alive.wait(0, 0.2)
+            assert time.monotonic() < deadline
+        again = Driver(begin(**given), json.loads(json.dumps(driver.start)))
+        again.end = json.loads(json.dumps(driver.end))
+        with pytest.raises(InvalidInput, match="1 consumers use it"):
+            again.run()
+    again = Driver(begin(**given), json.loads(json.dumps(driver.start)))
+    again.end = json.loads(json.dumps(driver.end))
+    again.run()
+    assert len(again.rows) == 5
