@@ -277,6 +277,39 @@ def test_who_does_not_take_its_answers_keeps_nobody_waiting_and_holds_only_so_mu
         assert len(hub.read("orders", 0, 0)) > 0
 
 
+def test_who_asks_for_much_that_it_does_not_take_keeps_nobody_waiting_and_holds_only_so_much(
+    sqlite_url: str,
+) -> None:
+    """Lists, which are no records: of each, tenths of a second are spent, and a megabyte and more is held."""
+    options = ServerOptions(port=0, answers_bytes_max=30_000_000)
+    with served(sqlite_url, options) as url, ExitStack() as stack:
+        with shoal.connect(url) as hub:
+            for number in range(30):
+                hub.create_stream(f"many-{number}", shards=1024)
+        body = b'{"project":null}'
+        head = b"POST /v1/hub/list_streams HTTP/1.1\r\nHost: localhost\r\nContent-Length: 16\r\n\r\n"
+        greedy = []
+        for _ in range(24):
+            sock = stack.enter_context(socket.socket())
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect(("127.0.0.1", int(url.rpartition(":")[2])))
+            sock.settimeout(30)
+            sock.sendall(head + body)
+            greedy.append(sock)
+        with socket.socket() as modest:
+            modest.bind(("127.0.0.2", 0))
+            modest.connect(("127.0.0.1", int(url.rpartition(":")[2])))
+            modest.settimeout(15)
+            began = time.monotonic()
+            modest.sendall(head.replace(b"list_streams", b"list_projects").replace(b"16", b"2") + b"{}")
+            assert modest.recv(20).startswith(b"HTTP/1.1 200 OK")
+            took_s = time.monotonic() - began
+        eventually(lambda: figure(url, "answer_bytes") > 10_000_000, "answers are not taken")
+        assert took_s < 3, f"{took_s:.1f} s: twenty-four lists take much longer"
+        assert figure(url, "answer_bytes") < 20_000_000, "what is beyond its half is refused"
+        assert any(sock.recv(20).startswith(b"HTTP/1.1 503") for sock in greedy[-8:])
+
+
 def test_all_who_ask_for_figures_at_once_cost_one_look_at_the_store(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,13 +10,14 @@ a key, and who it is) and `check_needs` (what a call needs). See `server.sls.adm
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from starlette.types import Scope
 
@@ -27,6 +28,7 @@ from shoal.core.errors import (
     InvalidInput,
     NotSignedIn,
     ReplayedRequest,
+    ShoalError,
     SignedForAnother,
     StoreUnavailable,
     UnknownGroup,
@@ -41,6 +43,8 @@ from shoal.server.sealing import VARIABLE, Seal
 from shoal.wire.signing import ANY_SERVER, is_right, parse_header
 
 _log: Final = logging.getLogger("shoal.server")
+
+Found = TypeVar("Found")
 
 
 class Access:
@@ -65,6 +69,8 @@ class Access:
         self.was_on = False
         """When the store was last asked."""
         self._looked_s = float("-inf")
+        self._look: asyncio.Future[bool] | None = None
+        """The one that is under way: who comes meanwhile hears what it finds."""
         self._is_keyless = False
         """Users were defined after it was started, and it has nothing to open their keys with."""
         self._keys = Keys(store, seal)
@@ -87,11 +93,19 @@ class Access:
         """Whether access control is on: whether a user is defined. Refused, if one is, and this server was
         started without what opens keys: another may have it."""
         if time.monotonic() - self._looked_s > CACHE_S:
+            if self._look is None:
+                self._look = asyncio.ensure_future(self._asked(run(self.look)))
+                self._look.add_done_callback(self._looked)
             with suppress(InvalidInput):  # It is remembered, and so told without a look each time.
-                await run(self.look)
+                await asyncio.shield(self._look)
         if self._is_keyless:
             raise Refused(StoreUnavailable(_KEYLESS), is_untouched=True)
         return self.was_on
+
+    def _looked(self, look: asyncio.Future[bool]) -> None:
+        self._look = None
+        if not look.cancelled():
+            look.exception()  # Who has asked may be gone by now.
 
     # --- Who it is. ---
 
@@ -137,7 +151,21 @@ class Access:
 
     async def known(self, key_id: str, client: str, run: Run) -> KnownKey | None:
         """A key that is there and enabled, for a client at this address."""
-        return await self._keys.known(key_id, client, run)
+        return await self._asked(self._keys.known(key_id, client, run))
+
+    async def _asked(self, look: Awaitable[Found]) -> Found:
+        """What the store says, before it is known who asks."""
+        try:
+            return await look
+        except StoreUnavailable as error:
+            raise self.told(error) from error
+
+    def told(self, error: ShoalError) -> ShoalError:
+        """What a stranger hears of the store: where it is, the log knows."""
+        if not self.was_on or not isinstance(error, StoreUnavailable):
+            return error
+        _log.warning("%s", error)
+        return StoreUnavailable("this server does not reach its store (see its log); ask again, or another")
 
     # --- What it may do. ---
 

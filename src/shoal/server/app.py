@@ -10,10 +10,9 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -52,11 +51,18 @@ from shoal.server.sls.errors import SlsError
 from shoal.server.sls.forms import error_answer as sls_error
 from shoal.server.sls.routes import is_sls, looks_sls
 from shoal.server.tracing import Tracing
+from shoal.server.turns import Turns
 
 _log: Final = logging.getLogger("shoal.server")
 _SLOW_S: Final = 1.0
+_LARGE: Final = 65_536
+"""Answers up to this are small beside what a request costs anyway."""
+_STORE_S: Final = 3.0
+"""Who asks how the server is hears so soon that its store does not answer: balancers and scrapers have a few
+seconds."""
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
+Found = TypeVar("Found")
 Handler = Callable[[Incoming, Caller], Awaitable[Answer]]
 Admit = Callable[[Incoming], Awaitable[Caller]]
 
@@ -77,16 +83,16 @@ class Application:
         self._hub, self._options, self._version = hub, options, version
         self._counters, self._tracing = counters, tracing
         self.access = access
-        self._threads = ThreadPoolExecutor(options.threads, thread_name_prefix="shoal-server")
+        self._turns = Turns(options.threads)
         self._bodies = Held("requests", options.bodies_bytes_max)
         self._answers = Held("answers", options.answers_bytes_max)
         self.rates = Rates(options.requests_per_s_max)
         self._sites = Sites(options.sls_hosts, is_loopback=options.is_loopback)
-        self.native = NativeApi(hub, options=options, threads=self._threads, access=access, counters=counters)
+        self.native = NativeApi(hub, options=options, turns=self._turns, access=access, counters=counters)
         self.sls = SlsApi(
             hub,
             options=options,
-            run=self.native.run,
+            turns=self._turns,
             access=access,
             counters=counters,
             admitted=self._admitted,
@@ -97,6 +103,7 @@ class Application:
         counters.watch("answer_bytes", "Bytes of answers not taken yet.", lambda: self._answers.bytes)
         self._openapi: bytes | None = None
         self._readiness, self._figures = Shared(self._look_if_ready), Shared(self._look_at_figures)
+        self._state, self._lag = Shared(self._ask_store), Shared(self._look_at_lag)
         self._routes = Starlette(
             routes=[
                 Route(HEALTH_PATH.decode(), _Endpoint(self, "healthz", self._healthy), methods=["GET"]),
@@ -117,7 +124,7 @@ class Application:
                 if call.gets_batches:
                     self._check_answers(request)
                 answer = await self.native.answer(call, request, caller)
-                if call.gets_batches and call.is_repeatable:
+                if call.is_repeatable and (call.gets_batches or answer.size > _LARGE):
                     self._check_answers(request, answer)
                 return answer
 
@@ -133,7 +140,9 @@ class Application:
         """Who makes a native request."""
         try:
             _check_host(request.scope)
-            caller, request.digest = await self.access.admit(request.scope, request.client, self.native.run)
+            caller, request.digest = await self.access.admit(
+                request.scope, request.client, self._turns.run_own
+            )
         except (ShoalError, Refused):
             self._admitted(request, None)
             raise
@@ -147,6 +156,7 @@ class Application:
             self._check_site(request)
         elif caller is not None:
             request.client = caller.name
+        self._turns.are_of(request.client)
         self.rates.take(request.client, time.monotonic())
 
     def _check_site(self, request: Incoming) -> None:
@@ -258,7 +268,7 @@ class Application:
 
     async def _sls(self, request: Incoming, caller: Caller) -> Answer:  # noqa: ARG002
         answer = await self.sls.answer(request)
-        if request.name == SlsApi.PULL:
+        if request.name == SlsApi.PULL or answer.size > _LARGE:
             self._check_answers(request, answer)
         return answer
 
@@ -293,13 +303,18 @@ class Application:
     async def _look_if_ready(self) -> Answer:
         self.native.waiting.check_leaving()
         try:
-            await self.native.run(self._hub.list_projects)
-            is_guarded = await self.access.is_on(self.native.run)
+            is_guarded = await _soon(self._state())
         except ShoalError as error:  # Whatever is wrong with its store: others may serve meanwhile.
-            raise Refused(error, HTTPStatus.SERVICE_UNAVAILABLE) from error
+            told = self.access.told(error)
+            raise Refused(told, HTTPStatus.SERVICE_UNAVAILABLE) from error
         if is_guarded:
             return json_answer({"status": "ready"})
         return json_answer({"status": "ready", "store": self._hub.description})
+
+    async def _ask_store(self) -> bool:
+        """Whether access control is on; an error, if the store does not answer."""
+        await self._turns.run_own(self._hub.list_projects)
+        return await self.access.is_on(self._turns.run_own)
 
     async def _metrics(self, request: Incoming, caller: Caller) -> Answer:  # noqa: ARG002
         self.rates.take(request.client, time.monotonic())
@@ -307,18 +322,22 @@ class Application:
         return await self._figures()
 
     async def _look_at_figures(self) -> Answer:
-        lag = None
+        lag = b""
         try:
-            await self.native.run(self._hub.list_projects)
-            # Names of streams and groups are not for everyone, once there are users.
-            if self._options.open_metrics or not await self.access.is_on(self.native.run):
-                lag = await self.native.run(lag_text, self._hub)
+            lag = await _soon(self._lag())
         except (ShoalError, Refused):
             is_up = False  # What was counted is told all the same.
         else:
             is_up = True
-        text = await self.native.run(self._counters.text, is_up)
-        return Answer([text + (lag or b"")], CONTENT_TYPE_LATEST.encode())
+        return Answer([self._counters.text(is_up) + lag], CONTENT_TYPE_LATEST.encode())
+
+    async def _look_at_lag(self) -> bytes:
+        """Of groups, as far as it is for everyone; an error, if the store does not answer."""
+        is_guarded = await self._ask_store()
+        # Names of streams and groups are not for everyone, once there are users.
+        if is_guarded and not self._options.open_metrics:
+            return b""
+        return await self._turns.run_own(lag_text, self._hub)  # type: ignore[no-any-return]
 
     async def _document(self, request: Incoming, caller: Caller) -> Answer:  # noqa: ARG002
         self.rates.take(request.client, time.monotonic())
@@ -351,7 +370,7 @@ class Application:
 
     def close(self) -> None:
         """When nothing is in flight any more."""
-        self._threads.shutdown(wait=True)
+        self._turns.close()
         self._hub.close()
         if self._tracing is not None:
             self._tracing.close()
@@ -365,6 +384,15 @@ class _Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._application.serve(scope, receive, send, self._name, self._handler)
+
+
+async def _soon(look: Awaitable[Found]) -> Found:
+    """What the store says, if it says it soon: a store that hangs refuses nothing."""
+    try:
+        async with asyncio.timeout(_STORE_S):
+            return await look
+    except TimeoutError as error:
+        raise StoreUnavailable(f"the store has not answered within {_STORE_S:g} s") from error
 
 
 def _numbered(answer: Answer, request_id: str) -> Answer:

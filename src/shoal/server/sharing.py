@@ -23,5 +23,7 @@ class Shared(Generic[Found]):
             self._task.add_done_callback(self._ended)
         return await asyncio.shield(self._task)
 
-    def _ended(self, _: asyncio.Future[Found]) -> None:
+    def _ended(self, task: asyncio.Future[Found]) -> None:
         self._task = None
+        if not task.cancelled():
+            task.exception()  # Who has asked may be gone by now, and nobody else misses it.

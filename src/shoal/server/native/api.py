@@ -7,11 +7,9 @@ have a method in a room of their own, in the order of `native.calls`.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from shoal.hub.local import LocalHub
 from shoal.native.calls import Call, arguments_from
@@ -26,6 +24,7 @@ from shoal.server.native.records import RecordCalls
 from shoal.server.native.special import PARSED_HERE, Special
 from shoal.server.options import ServerOptions
 from shoal.server.requests import Answer, Incoming
+from shoal.server.turns import Turns
 from shoal.server.waiting import Waiting
 from shoal.wire.values import to_json
 
@@ -38,19 +37,19 @@ class NativeApi:
         hub: LocalHub,
         *,
         options: ServerOptions,
-        threads: ThreadPoolExecutor,
+        turns: Turns,
         access: Access,
         counters: Counters,
     ) -> None:
-        self._threads, self._access = threads, access
-        self.waiting = Waiting(self.run, options.waiting_max)
+        self._run, self._access = turns.run, access
+        self.waiting = Waiting(turns.run_own, options.waiting_max)
         self._parts: Mapping[str, Any] = {
             "hub": hub,
             "groups": hub.groups,
             "shares": hub.shares,
             "positions": hub.positions,
         }
-        run, waiting = self.run, self.waiting
+        run, waiting = turns.run, self.waiting
         self._records = RecordCalls(
             hub, run=run, waiting=waiting, options=options, access=access, counters=counters
         )
@@ -64,10 +63,6 @@ class NativeApi:
             **leases.special,
         }
 
-    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function that may wait for the store, in a thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
-
     async def answer(self, call: Call, request: Incoming, caller: Caller) -> Answer:
         """What a call is answered."""
         body = await request.body(call.body_bytes_max)
@@ -76,24 +71,32 @@ class NativeApi:
         if call.sends_batches:
             return await self._records.append(body, caller)
         if len(body) > PARSED_HERE:
-            arguments = await self.run(arguments_from, call, body)
+            arguments = await self._run(arguments_from, call, body)
         else:
             arguments = arguments_from(call, body)
         check_arguments(call.part, call.name, arguments)
-        await self._access.check_call(caller, call.part, call.name, arguments, self.run)
+        await self._access.check_call(caller, call.part, call.name, arguments, self._run)
         special = self._special.get((call.part, call.name))
         if special is not None:
             request.ask_again = partial(
-                self._access.check_again, caller, call.part, call.name, arguments, self.run
+                self._access.check_again, caller, call.part, call.name, arguments, self._run
             )
             value = await special(request, **arguments)
-            return value if isinstance(value, Answer) else _json(call, value)
-        return await self.run(self._plain, call, arguments, caller)  # type: ignore[no-any-return]
+            if isinstance(value, Answer):
+                return value
+            if len(body) > PARSED_HERE or call.name in _LARGE:
+                return await self._run(_json, call, value)  # type: ignore[no-any-return]
+            return _json(call, value)
+        return await self._run(self._plain, call, arguments, caller)  # type: ignore[no-any-return]
 
     def _plain(self, call: Call, arguments: Mapping[str, Any], caller: Caller) -> Answer:
         method = getattr(self._parts[call.part], call.name)
         value = method(**arguments)
         return _json(call, self._access.shown(caller, call.part, call.name, arguments, value))
+
+
+_LARGE: Final = {"glance", "refresh_stream", "update"}
+"""Calls whose answers may be large whatever their bodies are: all rows of a group, all shards of a stream."""
 
 
 def _json(call: Call, value: Any) -> Answer:

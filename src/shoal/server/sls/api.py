@@ -23,7 +23,7 @@ from shoal.hub.local import LocalHub
 from shoal.native.calls import PLAIN_BYTES_MAX
 from shoal.native.needs import Need
 from shoal.server.access import Access
-from shoal.server.keys import Caller, Run
+from shoal.server.keys import Caller
 from shoal.server.metrics import Counters
 from shoal.server.options import ServerOptions
 from shoal.server.requests import Answer, Incoming, Refused
@@ -50,6 +50,7 @@ from shoal.server.sls.needs import UPDATE, needs_of
 from shoal.server.sls.packing import RAW_BYTES_MAX, Packing
 from shoal.server.sls.records import STORED
 from shoal.server.sls.routes import Call, call_of
+from shoal.server.turns import Turns
 
 Admitted = Callable[[Incoming, Caller | None], None]
 """Is told whose request it is, if that is known; or RateExceeded."""
@@ -66,13 +67,13 @@ class SlsApi:
         hub: LocalHub,
         *,
         options: ServerOptions,
-        run: Run,
+        turns: Turns,
         access: Access,
         counters: Counters,
         admitted: Admitted,
         check_answers: Callable[[Incoming], None],
     ) -> None:
-        self._hub, self._options, self._run = hub, options, run
+        self._hub, self._options, self._turns = hub, options, turns
         self._access, self._admitted, self._check_answers = access, admitted, check_answers
         self._groups = SlsGroups(hub)
         self._logs = SlsLogs(hub, counters, self._groups)
@@ -85,7 +86,7 @@ class SlsApi:
     async def answer(self, request: Incoming) -> Answer:
         """What a request is answered."""
         try:
-            asked = await asked_by(request, self._access, self._run, self._options.sls_hosts)
+            asked = await asked_by(request, self._access, self._turns.run_own, self._options.sls_hosts)
         except (ShoalError, SlsError, Refused):
             self._admitted(request, None)
             raise
@@ -103,10 +104,10 @@ class SlsApi:
             and packing_of(asked.headers.get("x-log-compresstype", "")) is not Packing.PLAIN
         ):
             request.hold_more(min(raw_size(asked) or 0, RAW_BYTES_MAX))
-        answered = await self._run(self._answered, asked, call, body)
+        answered = await self._turns.run(self._answered, asked, call, body)
         if isinstance(answered, Unstored):
             request.hold_more(answered.bytes)
-            answered = await self._run(answered.store)
+            answered = await self._turns.run(answered.store)
         return answered  # type: ignore[no-any-return]
 
     def _answered(self, asked: Asked, call: Call, body: bytes) -> Answer | Unstored:
