@@ -4,8 +4,10 @@ and more of them than it takes.
 
 import gc
 import json
+import os
 import re
 import select
+import signal
 import socket
 import sqlite3
 import statistics
@@ -26,7 +28,7 @@ from shoal.server.options import ServerOptions
 from shoal.server.requests import Held, Refused
 from shoal.store.sql.store import SQLStore
 from shoal.testing.members import eventually
-from shoal.testing.serving import served
+from shoal.testing.serving import ServerProcess, served
 
 ANSWER_S = 5.0
 CALL = b"POST /v1/hub/list_projects HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
@@ -158,6 +160,48 @@ def test_who_is_connected_is_served_when_there_is_no_room_for_more(store: str) -
             assert b" 200 " in heard(first)
         others[0].close()
         eventually(lambda: b" 200 " in called(url), "there is room again")
+
+
+def test_an_address_that_has_most_connections_and_rests_on_them_gives_way_to_another(store: str) -> None:
+    wait = b'{"name":"orders","shard":0,"offset":0,"limits":{"wait_s":20}}'
+    call = b"POST /v1/hub/read HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(wait)
+    with shoal.connect(store) as hub:
+        hub.create_stream("orders", shards=1)
+    with served(store, ServerOptions(port=0, connections_max=4)) as url, ExitStack() as stack:
+        waiting, *resting = [stack.enter_context(closing(dialled(url))) for _ in range(4)]
+        waiting.sendall(call + wait)
+        for sock in (resting[1], resting[0], resting[2]):
+            sock.sendall(HEALTH)
+            assert b" 200 " in heard(sock)
+        newcomer = stack.enter_context(closing(dialled(url, "127.0.0.2")))
+        newcomer.sendall(HEALTH.replace(b"/healthz", b"/readyz"))
+        assert b" 200 " in heard(newcomer)
+        assert resting[1].recv(1) == b"", "the one that has been at rest for longest"
+        for sock in (resting[0], resting[2]):
+            sock.sendall(HEALTH)
+            assert b" 200 " in heard(sock)
+        told = called(url)
+        assert b" 503 " in told, "nobody gives way to another of its own"
+        assert b"busy for now: the server has its 4 connections" in told
+        with shoal.connect(store) as hub:
+            hub.append("orders", 0, [b"x"])
+        assert b" 200 " in heard(waiting), "who waits is not at rest"
+
+
+def test_what_reaches_a_server_as_it_leaves_is_answered_and_told_to_go_elsewhere(store: str) -> None:
+    def answer(sock: socket.socket) -> bytes:
+        sock.sendall(HEALTH)
+        return heard(sock).lower()
+
+    with ServerProcess(store) as server, ExitStack() as stack:
+        one, other = [stack.enter_context(closing(dialled(server.url))) for _ in range(2)]
+        for sock in (one, other):
+            assert b"connection: close" not in answer(sock)
+        os.kill(server.pid, signal.SIGTERM)
+        eventually(lambda: b"connection: close" in answer(one), "it leaves")
+        told = answer(other)
+        assert b" 200 " in told
+        assert b"connection: close" in told
 
 
 def test_the_health_of_a_server_is_told_also_when_there_is_no_room_for_more(store: str) -> None:

@@ -364,6 +364,11 @@ class Application:
         self._counters.request(name, answer.status.value, 0.0)
         return written(answer, request_id)
 
+    @property
+    def is_leaving(self) -> bool:
+        """Who is answered from now on makes the next request elsewhere."""
+        return self.native.waiting.is_leaving
+
     def leave(self) -> None:
         """Tell all who wait to go elsewhere."""
         self.native.waiting.leave()

@@ -21,6 +21,8 @@ _HEAD_BYTES_MAX: Final = 65_536
 class Unasked(Protocol):
     """What is answered where there is no request."""
 
+    @property
+    def is_leaving(self) -> bool: ...
     def malformed(self, target: bytes, headers: Headers) -> bytes: ...
     def crowded(self, target: bytes, headers: Headers) -> bytes: ...
 
@@ -34,6 +36,7 @@ def patient_protocol(application: Unasked, options: ServerOptions) -> type[HttpT
         _application = application
         _options = options
         _extra: ClassVar[set[HttpToolsProtocol]] = set()
+        _by_address: ClassVar[dict[str, dict[_Patient, None]]] = {}
 
     return Patient
 
@@ -45,6 +48,8 @@ class _Patient(HttpToolsProtocol):
     _options: ClassVar[ServerOptions]
     _extra: ClassVar[set[HttpToolsProtocol]]
     """Those that are one too many, and are heard out."""
+    _by_address: ClassVar[dict[str, dict[_Patient, None]]]
+    """The others, by where they come from; those that have been at rest for longest first."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -60,14 +65,18 @@ class _Patient(HttpToolsProtocol):
         self._is_refused = False
         self._is_malformed = False
         """What came is no request, and that is still to be said."""
+        self._address = ""
         self._is_upgrade = False
         """The head that has just come asks for another protocol, and is to be read once more."""
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self._options.connections_max:
+        peer = transport.get_extra_info("peername")
+        self._address = peer[0] if isinstance(peer, tuple) else ""
+        if len(self.connections) > self._options.connections_max and not self._make_room():
             self._hear_out()
             return
+        self._by_address.setdefault(self._address, {})[self] = None
         sock = transport.get_extra_info("socket")
         if sock is not None:
             with suppress(OSError):
@@ -79,6 +88,7 @@ class _Patient(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_came()
         self._extra.discard(self)
+        self._leave_address()
         self._give_up()
         super().connection_lost(exc)
 
@@ -154,6 +164,9 @@ class _Patient(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        theirs = self._by_address.get(self._address)
+        if theirs is not None and theirs.pop(self, False) is None:
+            theirs[self] = None  # From now on it is at rest.
         if self._is_malformed:
             self._say_malformed()
 
@@ -228,11 +241,35 @@ class _Patient(HttpToolsProtocol):
             self._before.append(before)
         elif self._before:
             self._before.clear()
-        if self in self._extra:
+        if self in self._extra or self._application.is_leaving:
             self.cycle.keep_alive = False
         if self.scope["method"] != "HEAD":  # The answer to which has no body, and its head does not wait.
             self.cycle.transport = _HeadWithBody(self.transport)
             self.scope[EXCHANGE] = _Exchange(self.cycle, self.transport)  # type: ignore[typeddict-unknown-key]
+
+    def _make_room(self) -> bool:
+        """From the address that has most connections the one goes that has been at rest for longest: others
+        are not to keep all of them by saying a word now and then. False: none of them is, or the newcomer
+        would have as many."""
+        address = max(self._by_address, key=lambda one: len(self._by_address[one]), default="")
+        theirs = self._by_address.get(address, {})
+        if len(theirs) <= len(self._by_address.get(self._address, ())) + 1:
+            return False
+        for one in theirs:
+            last: Any = one.cycle
+            if last is None or last.response_complete:
+                one._leave_address()
+                self.connections.discard(one)
+                one.transport.close()
+                return True
+        return False
+
+    def _leave_address(self) -> None:
+        theirs = self._by_address.get(self._address)
+        if theirs is not None:
+            theirs.pop(self, None)
+            if not theirs:
+                del self._by_address[self._address]
 
     def _hear_out(self) -> None:
         """One too many. It has a moment to say what it wants: a probe of the server's health is answered,

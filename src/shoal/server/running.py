@@ -26,6 +26,8 @@ from shoal.server.handshakes import Handshakes
 from shoal.server.options import ServerOptions
 from shoal.server.protocol import patient_protocol
 
+_LAST_WORDS_S: Final = 0.3
+"""Who uses its connections makes a request in that time, is answered, and told that the connection ends."""
 _START_S: Final = 30.0
 
 
@@ -127,6 +129,9 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._application.leave()
+        if self.server_state.connections and not self.force_exit:
+            # A request that lies in its socket would be cut off unread, and who sent it could not know that.
+            await asyncio.sleep(_LAST_WORDS_S)
         await super().shutdown(sockets=sockets)
 
 

@@ -26,7 +26,8 @@ class StoreBusy(StoreError):
     untouched = True
 
     def __init__(self, detail: str, waited_s: float) -> None:
-        super().__init__(f"the store is locked by others (waited at most {waited_s:g} s): {detail}")
+        why = f"the store is locked by others (waited at most {waited_s:g} s)" if waited_s else "busy for now"
+        super().__init__(f"{why}: {detail}")
         self.detail, self.waited_s = detail, waited_s
 
 
