@@ -39,7 +39,9 @@ class Counters:
         )
         self._answered: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         self._appended_batches = self._counter("appended_batches", "Batches stored.")
-        self._appended_records = self._counter("appended_records", "Records stored.")
+        self._appended_records = self._counter(
+            "appended_records", "Records stored, or kept until they are due."
+        )
         self._appended_bytes = self._counter("appended_bytes", "Bytes of batches stored, compressed.")
         self._reads = self._counter("reads", "Reads that found records.")
         self._read_records = self._counter("read_records", "Records read.")
