@@ -16,6 +16,7 @@ from shoal.hub.local import LocalHub
 
 _FENCED: Final = {"Fenced", "NotOwner", "ProducerFenced", "NameTaken", "HeartbeatOutdated"}
 _REFUSED: Final = {"NotSignedIn", "ClockSkewed", "ReplayedRequest", "AccessDenied"}
+"""Not `SignedForAnother`: it is how a client learns whom to sign for."""
 _MOVES: Final = {"granted", "forced"}
 _EXPIRIES: Final = {"expired"}
 _BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
