@@ -54,6 +54,13 @@ class ShardShut:
     last_sequence: int
 
 
+class Repeated(Appended):
+    """Where a batch was stored that is there already: nothing was stored now. Clients are told as the first
+    time."""
+
+    __slots__ = ()
+
+
 AppendAnswer = Appended | ShardShut | ShardGone | ShoalError
 
 
@@ -167,7 +174,8 @@ class LogStore(Protocol):
     """Keeps batches."""
 
     def append(self, requests: Sequence[AppendRequest], now_ms: int) -> list[AppendAnswer]:
-        """Store all that may be stored in one durable commit; an answer for each request, in order."""
+        """Store all that may be stored in one durable commit; an answer for each request, in order. A batch
+        that is there already is answered with Repeated."""
 
     def fetch(
         self,

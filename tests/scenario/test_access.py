@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -114,10 +115,15 @@ def test_a_group_is_not_reached_by_its_number(door: Door, admin: Hub) -> None:
             with pytest.raises(UnknownGroup, match=f"group='{other}'"):
                 groups.unbound(other)
         assert groups.unbound(groups.find(mine, "g").id) == frozenset()
+    assert _refusals(door, "AccessDenied") == 3
     looker = allowed(("log:ListConsumerGroup", "acs:log:::project/default/logstore/theirs*"))
     # Who knows the group is told what is missing.
     with door.hub_of("looker", looker) as hub, pytest.raises(AccessDenied, match="theirs"):
         hub.service.groups.block(number, ShardId(0), None)
+    assert _refusals(door, "AccessDenied") == 4
+    with door.hub_of("overseer", allowed(("log:*", "*"))) as hub, pytest.raises(UnknownGroup):
+        hub.service.groups.save(mine, number, [Save(shard=ShardId(0), epoch=1, offset=0)])
+    assert _refusals(door, "AccessDenied") == 4, "who may do everything was not refused by a policy"
 
 
 def test_what_is_not_yours_and_what_is_not_there_are_told_alike(door: Door, admin: Hub) -> None:
@@ -148,7 +154,9 @@ def test_what_is_not_yours_and_what_is_not_there_are_told_alike(door: Door, admi
     found = alike(group)
     assert [status for status, _ in found] == [404, 404, 404, 404, 403]
     assert not any("layoffs" in text or "secret" in text for _, text in found)
+    assert _refusals(door, "AccessDenied") == len(found)
     assert found == alike(999_999)
+    assert _refusals(door, "AccessDenied") == 2 * len(found), "the figures tell them apart"
 
 
 @pytest.mark.parametrize("coordination", ["coordinated", "leased"])
@@ -270,8 +278,9 @@ def test_refusals_are_counted_and_names_are_not_told_to_strangers(door: Door, ad
     with door.hub_of("guest") as hub, pytest.raises(AccessDenied):
         hub.describe_stream("orders")
     text = asked(door.url, "/metrics", method="GET")[1].decode()
-    assert 'shoal_server_auth_failures_total{error="NotSignedIn"} 1.0' in text
-    assert 'shoal_server_auth_failures_total{error="AccessDenied"} 1.0' in text
+    assert _refusals(door, "NotSignedIn") == 1
+    assert _refusals(door, "AccessDenied") == 1
+    assert "SignedForAnother" not in text, "it is how a client learns whom to sign for"
     assert "billing" not in text
     assert asked(door.url, "/readyz", method="GET")[1] == {"status": "ready"}
     with served(door.store_url, ServerOptions(port=0, open_metrics=True)) as open_one:
@@ -314,3 +323,12 @@ def test_a_transaction_needs_what_each_of_its_parts_needs(door: Door, admin: Hub
     ):
         hub.service.transact(life, [], [save])
     assert (admin.stats("mine").appended, admin.stats("theirs").appended) == (2, 0)
+
+
+def _refusals(door: Door, error: str) -> int:
+    """How often the server has counted it."""
+    text = asked(door.url, "/metrics", method="GET")[1].decode()
+    (count,) = re.findall(rf'^shoal_server_auth_failures_total{{error="{error}"}} (\S+)$', text, re.M) or [
+        "0"
+    ]
+    return int(float(count))

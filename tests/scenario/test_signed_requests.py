@@ -123,11 +123,12 @@ def test_a_change_of_server_is_survived_by_those_who_sign(door: Door) -> None:
     server.stop()
 
 
-def test_a_balancer_that_spreads_requests_over_servers_is_survived(door: Door) -> None:
+@pytest.mark.parametrize("closes", [False, True], ids=["keeps", "closes"])
+def test_a_balancer_that_spreads_requests_over_servers_is_survived(door: Door, *, closes: bool) -> None:
     key = door.key_of("writer", ALL)
     with (
         served(door.store_url) as another,
-        balanced(door.url, another) as url,
+        balanced(door.url, another, closes=closes) as url,
         shoal.connect(url.replace("http://", f"http://{key.key}:{key.secret}@")) as hub,
     ):
         hub.create_stream("orders", shards=1)
@@ -149,8 +150,9 @@ def test_a_client_whose_clock_is_wrong_signs_by_the_server_s(door: Door) -> None
 
 
 @contextmanager
-def balanced(*urls: str) -> Iterator[str]:
-    """Sends each request, of whatever connection, to the next server."""
+def balanced(*urls: str, closes: bool) -> Iterator[str]:
+    """Sends each request, of whatever connection, to the next server; and closes the connection after it, or
+    keeps it."""
     turns = itertools.cycle(url.removeprefix("http://") for url in urls)
 
     class Balancer(BaseHTTPRequestHandler):
@@ -165,6 +167,8 @@ def balanced(*urls: str) -> Iterator[str]:
             self.send_response(response.status)
             self.send_header("Content-Type", response.headers["Content-Type"])
             self.send_header("Content-Length", str(len(answer)))
+            if closes:
+                self.send_header("Connection", "close")
             self.end_headers()
             self.wfile.write(answer)
 

@@ -1,12 +1,18 @@
-"""After an append: the store's answers as clients know them, and word to those who wait for records."""
+"""After an append: the store's answers as clients know them, and word to those who wait for records.
+
+That a batch was there already (`Repeated`) is kept in them, for those who count; clients are not told.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from shoal.core.errors import ShardClosed, ShoalError, UnknownStream
 from shoal.core.model import Appended, ShardId, StreamInfo
-from shoal.ports import AppendAnswer, AppendRequest, ShardEnd, ShardGone, ShardShut, Store
+from shoal.ports import AppendAnswer, AppendRequest, Repeated, ShardEnd, ShardGone, ShardShut, Store
+
+Answered = TypeVar("Answered", Appended, Appended | ShoalError)
 
 
 class Answering:
@@ -67,6 +73,11 @@ class Answering:
         due = [row.due_ms for request in requests for row in request.delayed or ()]
         if due:
             self._delayed(due)
+
+
+def told(answer: Answered) -> Answered:
+    """An answer as clients are told it: of a repeat, as the first time."""
+    return Appended(*answer) if isinstance(answer, Repeated) else answer
 
 
 def _named_answer(

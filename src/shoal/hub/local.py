@@ -36,7 +36,7 @@ from shoal.core.resharding import first_shards, merge, reshard, split
 from shoal.core.retention import plan_cuts
 from shoal.core.scaling import check_scaling
 from shoal.forks import renew_in_child
-from shoal.hub.answering import Answering
+from shoal.hub.answering import Answering, told
 from shoal.hub.broadcast import LocalPositions
 from shoal.hub.committer import Committer
 from shoal.hub.delays import Delays
@@ -232,12 +232,14 @@ class LocalHub:
 
     def append(self, stream: StreamInfo, batches: Sequence[Submission]) -> list[Appended | ShoalError]:
         """See HubService. Encoding happens here, in the caller's thread; only the commit is shared."""
-        return self.append_prepared(stream, self._encoding.prepare(stream, batches))
+        answers = self.append_prepared(stream, self._encoding.prepare(stream, batches))
+        return [told(answer) for answer in answers]
 
     def append_prepared(
         self, stream: StreamInfo, batches: Sequence[tuple[ShardId, AppendRequest | ShoalError]]
     ) -> list[Appended | ShoalError]:
-        """Store batches that are as the store takes them, or say again why one cannot be appended."""
+        """Store batches that are as the store takes them, or say again why one cannot be appended. The answer
+        says which were there already: see `told`."""
         if not self._keepers:  # We are in a forked child, which has no threads of its parent.
             self._keepers = self._begun_keepers()
         requests = _sound(batches)
@@ -258,7 +260,7 @@ class LocalHub:
         batches: Sequence[tuple[ShardId, AppendRequest | ShoalError]],
         stored: Sequence[AppendAnswer],
     ) -> list[Appended | ShoalError]:
-        """The answers as clients know them; and whoever waits for records is told."""
+        """The answers as clients know them, but for `told`; and whoever waits for records is told."""
         return self._answering.appended(stream, batches, stored)
 
     def transact(
@@ -268,7 +270,8 @@ class LocalHub:
         saves: Sequence[GroupSaves] = (),
     ) -> list[Appended]:
         """See HubService."""
-        return self.transact_prepared(life, self._encoding.requests(appends), saves)
+        answers = self.transact_prepared(life, self._encoding.requests(appends), saves)
+        return [told(answer) for answer in answers]
 
     def transact_prepared(
         self,
@@ -276,7 +279,8 @@ class LocalHub:
         appends: Sequence[tuple[StreamInfo, AppendRequest]],
         saves: Sequence[GroupSaves],
     ) -> list[Appended]:
-        """The same for batches that are as the store takes them."""
+        """The same for batches that are as the store takes them. The answer says which were there already:
+        see `told`."""
         touches = self.groups.touches(saves)
         requests = [request for _, request in appends]
         answers, ends = self._store.transact(life, requests, touches, _now_ms())

@@ -105,7 +105,7 @@ class Connection:
                 signer.set_clock(refusal)
                 is_set = True
             elif isinstance(refusal, SignedForAnother):
-                self._server = signer.learn(self.place, refusal, is_again=tried > 0)
+                self._server = signer.learn(self.place, refusal, is_again=tried > 0, is_kept=answer.is_kept)
                 tried += 1
             else:
                 return answer

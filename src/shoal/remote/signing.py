@@ -23,6 +23,9 @@ SECRET_VARIABLE: Final = "SHOAL_ACCESS_KEY_SECRET"  # noqa: S105 - a name, not a
 
 Place = tuple[str, int]
 
+_MET: Final = 64
+"""Servers that are remembered for one place: more than one balancer has behind it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
@@ -64,6 +67,8 @@ class Signer:
     def __init__(self, of: Credentials) -> None:
         self._of = of
         self._servers: dict[Place, str] = {}
+        self._met: dict[Place, tuple[str, ...]] = {}
+        """Those that have refused a request at a place where connections end after each answer."""
         self._store: str | None = None
         self._ahead_ms = 0
 
@@ -71,12 +76,21 @@ class Signer:
         """Whom to sign for on a new connection: the server that was last met there."""
         return self._store or self._servers.get(place, "")
 
-    def learn(self, place: Place, refusal: SignedForAnother, *, is_again: bool) -> str:
+    def learn(self, place: Place, refusal: SignedForAnother, *, is_again: bool, is_kept: bool) -> str:
         """Whom to sign for instead, as another server answered.
 
         If that happens `is_again` on one connection, something between sends each request elsewhere: from
-        then on requests are signed for any server of the store, which costs a commit each.
+        then on requests are signed for any server of the store, which costs a commit each. Where a connection
+        ends with its answer (it is not `is_kept`), no second try can show that, so it shows by a server that
+        comes back after another: no server takes its old name again. Of a connection that is kept that says
+        nothing: each leads to a server of its own, and is signed for that one.
         """
+        if not is_kept:
+            met = self._met.get(place, ())
+            if refusal.server not in met:
+                self._met[place] = (*met, refusal.server)[-_MET:]
+            elif self._servers.get(place) != refusal.server:
+                is_again = True
         if is_again:
             self._store = refusal.store
         self._servers[place] = refusal.server

@@ -58,8 +58,11 @@ class Access:
         identity: str,
         is_needed: bool = False,
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        hidden: Callable[[AccessDenied], None] = lambda _: None,
     ) -> None:
+        """`hidden`: hears of refusals of which the caller is told something else."""
         self._store, self._seal, self._clock_ms = store, seal, clock_ms
+        self._hidden = hidden
         self.server = secrets.token_hex(8)
         """Its name, until it ends or its clock is set back: no other server takes what is signed for it."""
         self._any_server = ANY_SERVER + identity
@@ -226,15 +229,22 @@ class Access:
     ) -> None:
         """The same for what is named by its number. Who may not see it is told what one is told of a number
         that nothing has, and hears no name."""
-        resource = await self._resource(where, run)
+        try:
+            resource = await self._resource(where, run)
+        except UnknownGroup:
+            if not caller.meets(actions, EVERYWHERE):
+                self._hidden(_denied(caller, actions, where))
+            raise
         if caller.meets(actions, resource or EVERYWHERE):
             return  # That nothing is there, the call itself will say.
         match where:
-            case StreamNumber(number):
-                raise AccessDenied(user=caller.name, action=actions[0], resource=f"stream number {number}")
+            case StreamNumber():
+                raise _denied(caller, actions, where)
             case GroupNumber(number, stream):
                 if resource is not None and caller.meets(SEE_GROUP, resource):
                     raise AccessDenied(user=caller.name, action=actions[0], resource=resource)
+                # Whether something has the number or nothing: the figures, too, would tell the two apart.
+                self._hidden(_denied(caller, actions, where))
                 raise UnknownGroup(stream=str(stream or "?"), group=str(number))
 
     async def _resource(self, where: GroupNumber | StreamNumber, run: Run) -> str | None:
@@ -255,6 +265,12 @@ class Access:
                 if stream_named is not None and stream_named != stream:
                     raise UnknownGroup(stream=str(stream_named), group=str(number))
                 return group_resource(stream, group)
+
+
+def _denied(caller: Caller, actions: Sequence[str], where: GroupNumber | StreamNumber) -> AccessDenied:
+    """The refusal of one who may not hear the name of what has this number."""
+    kind = "stream" if isinstance(where, StreamNumber) else "group"
+    return AccessDenied(user=caller.name, action=actions[0], resource=f"{kind} number {where.number}")
 
 
 _KEYLESS: Final = f"users are defined, and this server was started without {VARIABLE}; start it with theirs"

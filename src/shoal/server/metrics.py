@@ -16,6 +16,7 @@ from shoal.hub.local import LocalHub
 
 _FENCED: Final = {"Fenced", "NotOwner", "ProducerFenced", "NameTaken", "HeartbeatOutdated"}
 _REFUSED: Final = {"NotSignedIn", "ClockSkewed", "ReplayedRequest", "AccessDenied"}
+"""Not `SignedForAnother`: it is how a client learns whom to sign for."""
 _MOVES: Final = {"granted", "forced"}
 _EXPIRIES: Final = {"expired"}
 _BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -39,7 +40,9 @@ class Counters:
         )
         self._answered: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         self._appended_batches = self._counter("appended_batches", "Batches stored.")
-        self._appended_records = self._counter("appended_records", "Records stored.")
+        self._appended_records = self._counter(
+            "appended_records", "Records stored, or kept until they are due."
+        )
         self._appended_bytes = self._counter("appended_bytes", "Bytes of batches stored, compressed.")
         self._reads = self._counter("reads", "Reads that found records.")
         self._read_records = self._counter("read_records", "Records read.")

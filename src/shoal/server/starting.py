@@ -35,7 +35,13 @@ def open_server(
     try:
         is_needed = not options.is_loopback and not allow_anyone
         seal = Seal.from_environment()
-        access = Access(hub.access, seal, identity=hub.store_identity, is_needed=is_needed)
+        access = Access(
+            hub.access,
+            seal,
+            identity=hub.store_identity,
+            is_needed=is_needed,
+            hidden=counters.error,
+        )
         if not access.look() and is_needed:
             raise InvalidInput(
                 "listen",

@@ -16,7 +16,7 @@ from shoal.server.checks import ITEMS_MAX
 from shoal.server.keys import Caller
 from shoal.server.metrics import Counters
 from shoal.server.native.records import appended_text
-from shoal.server.native.sent import check_unpacked, requested
+from shoal.server.native.sent import check_unpacked, requested, stored_now
 from shoal.server.native.special import Run, Special
 from shoal.server.requests import Answer, Incoming
 from shoal.wire.frame import cut, unpacked
@@ -57,12 +57,7 @@ class ProducerCalls:
                     raise request
                 requests.append((stream, request))
         answers = self._hub.transact_prepared(label.life, requests, label.saves)
-        self._counters.appended(
-            [
-                (sent.bytes, answer.next_offset - answer.first_offset)
-                for sent, answer in zip(batches, answers, strict=True)
-            ]
-        )
+        self._counters.appended(stored_now(batches, answers))
         return Answer([appended_text(answers)])
 
     async def _open(

@@ -11,6 +11,7 @@ from shoal.core.errors import InvalidInput, ShoalError, UnknownStream
 from shoal.core.limits import PLACES_MAX
 from shoal.core.model import Appended, ShardId, StreamInfo, StreamName
 from shoal.core.reading import ReadLimits, has_moved, is_end_of_shard, is_read_on, whole_offset
+from shoal.hub.answering import told
 from shoal.hub.local import LocalHub
 from shoal.native.calls import CALLS
 from shoal.native.forms import AppendLabel, FurtherRead, KeptBatch, Moved, ReadLabel, Refreshed
@@ -30,7 +31,7 @@ from shoal.server.checks import ITEMS_MAX
 from shoal.server.gathering import Gathered
 from shoal.server.keys import Caller
 from shoal.server.metrics import Counters
-from shoal.server.native.sent import check_unpacked, requested
+from shoal.server.native.sent import check_unpacked, requested, stored_now
 from shoal.server.native.special import BATCHES, PARSED_HERE, Run, Special
 from shoal.server.options import ServerOptions
 from shoal.server.requests import Answer, Incoming
@@ -138,20 +139,14 @@ class RecordCalls:
         return requests
 
     def _appended(self, label: AppendLabel, answers: Sequence[Appended | ShoalError]) -> Answer:
-        self._counters.appended(
-            [
-                (sent.bytes, answer.next_offset - answer.first_offset)
-                for sent, answer in zip(label.batches, answers, strict=True)
-                if isinstance(answer, Appended)
-            ]
-        )
+        self._counters.appended(stored_now(label.batches, answers))
         answered = [answer for answer in answers if isinstance(answer, Appended)]
         if len(answered) == len(answers):
             return Answer([appended_text(answered)])
         for answer in answers:
             if isinstance(answer, ShoalError):
                 self._counters.error(answer)
-        return Answer([to_json(CALLS["hub", "append"].answer, answers)])
+        return Answer([to_json(CALLS["hub", "append"].answer, [told(answer) for answer in answers])])
 
     async def _read(
         self,

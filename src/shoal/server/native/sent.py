@@ -1,4 +1,4 @@
-"""Batches that strangers have made, as ours."""
+"""Batches that strangers have made, as ours; and which of them were stored."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from shoal.core.appending import check_batch, check_stamp
 from shoal.core.delaying import Delay
 from shoal.core.errors import InvalidInput, ShoalError, TooLarge
 from shoal.core.limits import DURATION_S_MAX, RECORD_BYTES_MAX, TIMESTAMP_MS_MAX
-from shoal.core.model import ProducerStamp, StreamInfo
+from shoal.core.model import Appended, ProducerStamp, StreamInfo
 from shoal.core.ring import checked_hash
 from shoal.hub.local import LocalHub
 from shoal.native.calls import UNPACKED_BYTES_MAX
 from shoal.native.forms import SentBatch, SentDelay
-from shoal.ports import AppendRequest, Submission
+from shoal.ports import AppendRequest, Repeated, Submission
 from shoal.wire.accepting import accepted, claimed_bytes
 from shoal.wire.fitting import check_row_sizes
 from shoal.wire.layout import Layout
@@ -37,6 +37,18 @@ def requested(
     if submission.delays is not None:
         return hub.prepare(stream, submission)  # What is due together is encoded together.
     return hub.requested(stream, submission, sent.layout, bytes(payload), raw_bytes=raw_bytes)
+
+
+def stored_now(
+    batches: Sequence[SentBatch], answers: Sequence[Appended | ShoalError]
+) -> list[tuple[int, int]]:
+    """Bytes and records of the batches that were stored: not of those that were there already. Records that
+    come later are stored, too, though they have no offset yet."""
+    return [
+        (sent.bytes, answer.next_offset - answer.first_offset if sent.delays is None else len(sent.delays))
+        for sent, answer in zip(batches, answers, strict=True)
+        if isinstance(answer, Appended) and not isinstance(answer, Repeated)
+    ]
 
 
 def _submitted(layout: Layout, sent: SentBatch, payload: memoryview) -> tuple[Submission, int]:

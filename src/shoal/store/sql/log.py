@@ -25,6 +25,7 @@ from shoal.ports import (
     AppendRequest,
     Fence,
     Fetched,
+    Repeated,
     ShardEnd,
     ShardGone,
     ShardShut,
@@ -38,6 +39,7 @@ from shoal.store.sql.producers import SQLProducers, Who, load_lives, load_produc
 
 Where = tuple[int, ShardId]
 _LATER: Final = Appended(DELAYED, NOWHERE, NOWHERE)
+_LATER_AGAIN: Final = Repeated(*_LATER)
 """Of what is to come later nobody knows yet where it will be."""
 
 _shards = tables.shards.c
@@ -216,7 +218,7 @@ def _append_one(request: AppendRequest, books: _Books, writes: _Writes, now_ms: 
     opened = books.lives.get((who[0], who[2]), -1) if who else -1
     match decide(tail, known, request.offer, now_ms, opened=opened):
         case Repeat(at=at):
-            return at if request.delayed is None else _LATER
+            return Repeated(*at) if request.delayed is None else _LATER_AGAIN
         case Closed(last_sequence=last_sequence):
             return ShardShut(last_sequence=last_sequence)
         case Refuse(error=error):
