@@ -17,6 +17,7 @@ from shoal.core.names import stream_name
 from shoal.hub.groups import LocalGroups
 from shoal.server.sls.records import SCHEMA
 from shoal.testing.members import eventually
+from shoal.testing.reading import until
 from shoal.testing.servers import PostgresServer
 from shoal.testing.serving import ServerProcess, served
 from tests.sls.asking import asked
@@ -35,13 +36,13 @@ def ask(sqlite_url: str) -> Iterator[Ask]:
     with ExitStack() as opened:
         urls = [opened.enter_context(served(sqlite_url)) for _ in range(2)]
 
-        def asked(method: str, path: str, body: Any = None) -> tuple[dict[str, str], Any]:
+        def asked(method: str, path: str, body: Any = None, agent: str = AGENT) -> tuple[dict[str, str], Any]:
             urls.append(urls.pop(0))
             with closing(
                 http.client.HTTPConnection(urls[0].removeprefix("http://"), timeout=20)
             ) as connection:
                 sent = b"" if body is None else json.dumps(body).encode()
-                headers = {"Host": "proj.localhost", "User-Agent": AGENT}
+                headers = {"Host": "proj.localhost", "User-Agent": agent}
                 connection.request(method, "/logstores/store" + path, sent, headers)
                 answer = connection.getresponse()
                 told = answer.read()
@@ -69,9 +70,9 @@ def cursor(ask: Ask, where: str) -> str:
     return found
 
 
-def pulled(ask: Ask, cursor: str, more: str = "") -> tuple[int, str]:
+def pulled(ask: Ask, cursor: str, more: str = "", agent: str = AGENT) -> tuple[int, str]:
     """How many groups there were, and the next cursor."""
-    headers, _ = ask("GET", f"/shards/0?type=log&count=10&cursor={cursor}{more}")
+    headers, _ = ask("GET", f"/shards/0?type=log&count=10&cursor={cursor}{more}", agent=agent)
     return int(headers["x-log-count"]), headers["x-log-cursor"]
 
 
@@ -132,6 +133,25 @@ def test_a_forced_checkpoint_does_not_lead_back_one_who_takes_the_shard_in_that_
     monkeypatch.setattr(LocalGroups, "whole", looked)
     save(ask, "h", "late", begin)
     assert one.describe_group(STREAM, "h").lag == 0
+
+
+def test_a_native_consumer_of_the_same_name_loses_nothing_to_what_aliyuns_one_pulls_and_saves(
+    ask: Ask, one: Hub
+) -> None:
+    one.create_group(STREAM, "h", timeout=20, in_order=True)
+    agent = AGENT.replace("-g-", "-h-")
+    begin, end = (cursor(ask, where) for where in ("begin", "end"))
+    one.split_shard(STREAM, 0)
+    with shoal.Consumer(one, "h", name="one", auto_commit=False, auto_offset_reset="earliest") as native:
+        native.subscribe([STREAM])
+        until(lambda: native.poll(0.1))
+        assert pulled(ask, end, agent=agent)[0] == 0
+        save(ask, "h", "one", end)
+        assert one.describe_group(STREAM, "h").lag == 1
+        native.commit()
+        assert one.describe_group(STREAM, "h").lag == 0
+        save(ask, "h", "one", begin)
+        assert one.describe_group(STREAM, "h").lag == 0
 
 
 def test_who_is_silent_keeps_its_shards_for_as_long_as_it_believes_to_hold_them(ask: Ask, one: Hub) -> None:

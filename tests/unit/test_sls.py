@@ -239,6 +239,12 @@ def told(now: Group) -> Group:
     return replace(now, claims=tuple(replace(claim, is_told=True) for claim in now.claims))
 
 
+def checkpoint(
+    now: Group, shard: Shard, offset: int, *, consumer: str, is_forced: bool
+) -> Save | Rewind | Passed:
+    return checkpointed(now, shard, offset, consumer=consumer, is_forced=is_forced, prefix="sls-")
+
+
 def test_only_a_shard_that_was_asked_back_and_is_not_reported_is_let_go() -> None:
     assert let_go_by(group(), "sls-1", []) == []
     asked_back = group(ShardState.TRANSFER)
@@ -287,7 +293,7 @@ def test_of_newcomers_of_one_name_only_the_first_joins() -> None:
 
 def test_a_holders_checkpoint_is_saved_and_leads_back_only_as_a_new_beginning() -> None:
     def saved(offset: int, now: Group) -> object:
-        return checkpointed(now, SHARD, offset, consumer="one", is_forced=True)
+        return checkpoint(now, SHARD, offset, consumer="one", is_forced=True)
 
     assert saved(7, group()) == Save(shard=ShardId(0), epoch=5, offset=7)
     assert isinstance(saved(2, group()), Rewind)
@@ -296,31 +302,42 @@ def test_a_holders_checkpoint_is_saved_and_leads_back_only_as_a_new_beginning() 
 
 def test_a_checkpoint_of_who_does_not_hold_the_shard_moves_nothing_under_its_holder() -> None:
     for offset in (1, 7):
-        assert checkpointed(group(), SHARD, offset, consumer="two", is_forced=True) == Passed(is_stale=True)
+        assert checkpoint(group(), SHARD, offset, consumer="two", is_forced=True) == Passed(is_stale=True)
     free = group(ShardState.NOT_ALLOC, None)
-    assert isinstance(checkpointed(free, SHARD, 7, consumer="two", is_forced=True), Rewind)
-    assert checkpointed(free, SHARD, 1, consumer="two", is_forced=True) == Passed(is_stale=True)
+    assert isinstance(checkpoint(free, SHARD, 7, consumer="two", is_forced=True), Rewind)
+    assert checkpoint(free, SHARD, 1, consumer="two", is_forced=True) == Passed(is_stale=True)
     with pytest.raises(NotOwner):
-        checkpointed(group(), SHARD, 7, consumer="two", is_forced=False)
+        checkpoint(group(), SHARD, 7, consumer="two", is_forced=False)
     with pytest.raises(UnknownConsumer):
-        checkpointed(group(), SHARD, 7, consumer="nobody", is_forced=False)
+        checkpoint(group(), SHARD, 7, consumer="nobody", is_forced=False)
+
+
+def test_a_native_member_of_the_same_name_is_another_consumer() -> None:
+    closed = replace(SHARD, status=ShardStatus.CLOSED)
+    held = group(owner="native")
+    assert held.members["native"].name == "two"
+    for offset in (2, 7, SHARD.next_offset):
+        assert checkpoint(held, SHARD, offset, consumer="two", is_forced=True) == Passed(is_stale=True)
+        with pytest.raises(NotOwner):
+            checkpoint(held, SHARD, offset, consumer="two", is_forced=False)
+    assert begun_at_end(held, closed, "two", "sls-") is None
 
 
 def test_a_person_moves_a_checkpoint_wherever_it_is_to_be() -> None:
     for offset in (1, 7):
-        assert isinstance(checkpointed(group(), SHARD, offset, consumer="", is_forced=True), Rewind)
-    assert checkpointed(told(group()), SHARD, 3, consumer="", is_forced=True) == Passed()
+        assert isinstance(checkpoint(group(), SHARD, offset, consumer="", is_forced=True), Rewind)
+    assert checkpoint(told(group()), SHARD, 3, consumer="", is_forced=True) == Passed()
 
 
 def test_where_a_shard_stands_already_is_news_to_a_group_that_was_not_told() -> None:
     free = group(ShardState.NOT_ALLOC, None)
     for consumer, now in (("", group()), ("", free), ("two", free)):
-        act = checkpointed(now, SHARD, 3, consumer=consumer, is_forced=True)
+        act = checkpoint(now, SHARD, 3, consumer=consumer, is_forced=True)
         assert isinstance(act, Rewind)
         assert act.positions == {0: 3}
-        assert checkpointed(told(now), SHARD, 3, consumer=consumer, is_forced=True) == Passed()
+        assert checkpoint(told(now), SHARD, 3, consumer=consumer, is_forced=True) == Passed()
     over = group(ShardState.OVER, None)
-    assert checkpointed(over, SHARD, 3, consumer="", is_forced=True) == Passed()
+    assert checkpoint(over, SHARD, 3, consumer="", is_forced=True) == Passed()
 
 
 def test_a_client_begins_by_its_own_settings_only_where_nobody_has_said_where() -> None:
@@ -357,10 +374,10 @@ def test_a_closed_shard_with_nothing_left_is_over_for_its_holder() -> None:
     done = Save(shard=ShardId(0), epoch=5, offset=10)
     assert run_dry(group(), "sls-1", [closed]) == [done]
     assert run_dry(group(), "sls-1", [SHARD]) == []
-    assert begun_at_end(group(), closed, "one") == done
-    assert begun_at_end(group(), closed, "two") is None
-    assert begun_at_end(group(), SHARD, "one") is None
-    assert begun_at_end(told(group()), closed, "one") is None
+    assert begun_at_end(group(), closed, "one", "sls-") == done
+    assert begun_at_end(group(), closed, "two", "sls-") is None
+    assert begun_at_end(group(), SHARD, "one", "sls-") is None
+    assert begun_at_end(told(group()), closed, "one", "sls-") is None
 
 
 @pytest.mark.parametrize(

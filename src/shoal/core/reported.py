@@ -2,7 +2,7 @@
 
 Aliyun's clients say with every heartbeat which shards they still hold, and are told which they should hold.
 A shard that was asked back and is no longer reported is let go. A checkpoint comes with a name, not an epoch:
-it is the holder's if the holder has that name.
+it is the holder's if the holder is such a client and has that name. A native member may have it, too.
 
 Not here: how members join, beat and expire. They are members like any other; but they know no deadline, and
 are watched for as long as they keep what they hold (`watched_for_ms`).
@@ -125,18 +125,17 @@ def told_start(claim: Claim, shard: Shard) -> int | None:
     return claim.start if claim.is_told or claim.start > shard.first_offset else None
 
 
-def begun_at_end(group: Group, shard: Shard, consumer: str) -> Save | None:
+def begun_at_end(group: Group, shard: Shard, consumer: str, prefix: str) -> Save | None:
     """The holder of a closed shard, which was to begin where its own settings say, begins at its end: that
     ends it."""
     claim = group.claims[shard.id]
-    holder = group.members.get(claim.owner) if claim.owner is not None else None
-    if claim.is_told or shard.is_open or claim.is_fenced or holder is None or holder.name != consumer:
+    if claim.is_told or shard.is_open or claim.is_fenced or not _is_holder(group, claim, consumer, prefix):
         return None
     return Save(shard=shard.id, epoch=claim.epoch, offset=shard.next_offset)
 
 
 def checkpointed(
-    group: Group, shard: Shard, offset: int, *, consumer: str, is_forced: bool
+    group: Group, shard: Shard, offset: int, *, consumer: str, is_forced: bool, prefix: str
 ) -> Save | Rewind | Passed:
     """What a checkpoint does.
 
@@ -146,11 +145,11 @@ def checkpointed(
     is news to a group that was not told where to begin: its clients would go by their own settings.
     """
     claim = group.claims[shard.id]
-    holder = group.members.get(claim.owner) if claim.owner is not None else None
     offset = max(offset, shard.first_offset)  # What retention took is nobody's to consume.
-    if consumer and holder is not None and holder.name == consumer:
+    if _is_holder(group, claim, consumer, prefix):
         return _of_holder(claim, offset)
     if not is_forced:
+        holder = group.members.get(claim.owner or "")
         if not any(m.name == consumer and m.is_watched for m in group.members.values()):
             raise UnknownConsumer(consumer)
         raise NotOwner(shard=shard.id, consumer=consumer, owner=None if holder is None else holder.name)
@@ -159,6 +158,13 @@ def checkpointed(
     if not consumer or (claim.owner is None and offset >= claim.start):
         return Rewind(positions={shard.id: offset}, why=f"a forced checkpoint of {consumer or 'a person'}")
     return Passed(is_stale=True)
+
+
+def _is_holder(group: Group, claim: Claim, consumer: str, prefix: str) -> bool:
+    """Whether such a client of this name holds the shard. A native member of that name is another consumer,
+    which has records of its own under way."""
+    holder = group.members.get(claim.owner or "")
+    return holder is not None and holder.name == consumer and holder.incarnation.startswith(prefix)
 
 
 def _of_holder(claim: Claim, offset: int) -> Save | Rewind | Passed:

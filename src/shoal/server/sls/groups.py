@@ -158,7 +158,14 @@ class SlsGroups:
                 offset = offset_of(shard, cursor)
             except NoCursor as error:
                 raise SlsError(400, "InvalidShardCheckPoint", str(error)) from error
-            rule = partial(checkpointed, shard=shard, offset=offset, consumer=consumer, is_forced=is_forced)
+            rule = partial(
+                checkpointed,
+                shard=shard,
+                offset=offset,
+                consumer=consumer,
+                is_forced=is_forced,
+                prefix=PREFIX,
+            )
             try:
                 self._do(name, whole, rule)
             except _Moved:
@@ -204,7 +211,7 @@ class SlsGroups:
                 whole, _ = self._whole(stream.full_name, group.name)
             except (UnknownGroup, InvalidInput):
                 continue  # It was deleted since we looked; or it has no consumers of this kind.
-            save = begun_at_end(whole, shard, consumer)
+            save = begun_at_end(whole, shard, consumer, PREFIX)
             if save is not None:
                 ended.append((whole, save))
         if len(ended) == 1:  # Names with dashes can be read in two ways; then it is nobody's.
