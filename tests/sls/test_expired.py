@@ -11,6 +11,7 @@ import pytest
 import shoal
 from shoal import Hub
 from shoal.core.group import ShardState
+from shoal.hub.local import LocalHub
 from shoal.server.options import ServerOptions
 from shoal.server.sls.records import SCHEMA
 from shoal.testing.reading import until
@@ -54,14 +55,47 @@ def cursor(url: str, where: str) -> str:
 def test_a_cursor_that_retention_has_overtaken_is_served_from_what_is_kept(hub: Hub, url: str) -> None:
     hub.append(STREAM, 0, [ROW] * 3)
     old = cursor(url, "begin")
-    hub.set_retention(STREAM, retention=0.001)
-    until(lambda: hub.enforce_retention(STREAM))
-    hub.set_retention(STREAM)
+    expire(hub)
     hub.append(STREAM, 0, [ROW])
     headers, body = asked(url, "GET", f"/shards/0?type=log&cursor={old}&count=10")
     assert headers["x-log-count"] == "1"
     assert headers["x-log-cursor"] == cursor(url, "end")
     assert body
+
+
+def test_who_reads_up_to_an_end_that_retention_has_overtaken_is_given_that_end(hub: Hub, url: str) -> None:
+    hub.append(STREAM, 0, [ROW] * 3)
+    old, end = cursor(url, "begin"), cursor(url, "end")
+    hub.append(STREAM, 0, [ROW] * 3)
+    expire(hub)
+    hub.append(STREAM, 0, [ROW])
+    assert pulled_up_to(url, old, end) == ("0", end)
+    assert pulled_up_to(url, end, end) == ("0", end)
+
+
+def test_so_is_who_reads_while_retention_overtakes_it(
+    hub: Hub, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.append(STREAM, 0, [ROW] * 3)
+    old, end = cursor(url, "begin"), cursor(url, "end")
+    hub.append(STREAM, 0, [ROW] * 3)
+    before = hub.describe_stream(STREAM)
+    expire(hub)
+    monkeypatch.setattr(LocalHub, "describe_stream", lambda *_: before)
+    assert pulled_up_to(url, old, end) == ("0", end)
+
+
+def expire(hub: Hub) -> None:
+    """Let retention take all that is there."""
+    hub.set_retention(STREAM, retention=0.001)
+    until(lambda: hub.enforce_retention(STREAM))
+    hub.set_retention(STREAM)
+
+
+def pulled_up_to(url: str, cursor: str, end: str) -> tuple[str, str]:
+    """How many groups there were, and the next cursor."""
+    headers, _ = asked(url, "GET", f"/shards/0?type=log&cursor={cursor}&count=10&end_cursor={end}")
+    return headers["x-log-count"], headers["x-log-cursor"]
 
 
 def test_a_closed_shard_of_which_nothing_is_kept_does_not_hold_up_its_children(hub: Hub, url: str) -> None:

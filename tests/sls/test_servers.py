@@ -105,6 +105,17 @@ def test_who_began_at_the_end_and_was_given_nothing_until_the_shard_was_closed_h
     assert state(one) is ShardState.OVER
 
 
+@pytest.mark.parametrize("agent", [AGENT, "a person"])
+def test_so_has_who_would_read_up_to_an_end_behind_which_it_began(agent: str, ask: Ask, one: Hub) -> None:
+    at = cursor(ask, "end")
+    end = ask("GET", "/shards/0?type=cursor&from=end", agent=agent)[1]["cursor"]
+    assert pulled(ask, at, f"&end_cursor={end}") == (0, at)
+    one.split_shard(STREAM, 0)
+    assert pulled(ask, at, f"&end_cursor={end}")[0] == 0
+    assert state(one) is ShardState.OVER
+    assert ask("POST", "/consumergroups/g?type=heartbeat&consumer=one", [0])[1] == [1, 2]
+
+
 def test_who_pulls_is_not_told_that_a_group_is_deleted_in_that_moment(
     ask: Ask, one: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

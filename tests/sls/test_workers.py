@@ -129,6 +129,22 @@ def test_a_worker_that_drains_ends_by_itself_at_what_was_the_end(hub: Hub, url: 
     assert lag(hub) == 0
 
 
+def test_a_worker_that_drains_in_order_reads_what_comes_after_a_shard_that_it_passes_over(
+    hub: Hub, url: str, start: Start
+) -> None:
+    hub.create_stream(STREAM, shards=1, schema=SCHEMA)
+    hub.create_group(STREAM, "g", timeout=2.0, in_order=True)
+    send(hub, ["before"])
+    hub.split_shard(STREAM, 0)
+    send(hub, numbers(0, 20))
+    # It begins behind the last record of the first shard, and where the others do: they are younger than
+    # the group.
+    with reading(start, url, "g", "one", "in_order", "end", "drain") as one:
+        one.ended()
+        assert sorted(one.texts, key=int) == numbers(0, 20)
+    assert lag(hub) == 0
+
+
 def test_the_documents_policy_is_enough_for_aliyuns_workers(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

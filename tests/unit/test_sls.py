@@ -37,7 +37,7 @@ from shoal.core.reported import (
     watched_for_ms,
 )
 from shoal.core.ring import RING_SIZE
-from shoal.server.sls.cursors import NoCursor, cursor_at, offset_of
+from shoal.server.sls.cursors import NoCursor, cursor_at, kept_from, offset_of
 from shoal.server.sls.errors import TABLE, SlsError
 from shoal.server.sls.forms import FOREVER, changed_retention_ms, days_shown
 from shoal.server.sls.hosts import project_of
@@ -121,6 +121,25 @@ def test_a_cursor_of_another_life_of_the_stream_is_refused() -> None:
     later = Shard(id=ShardId(0), begin=0, end=RING_SIZE, created_ms=1_700_000_001_000, next_offset=10)
     with pytest.raises(NoCursor):
         offset_of(later, cursor_at(SHARD, 3))
+
+
+@pytest.mark.parametrize(
+    ("offset", "stop", "begins"),
+    [
+        (2, None, 5),
+        (7, None, 7),
+        (2, 8, 5),
+        (2, 5, 5),
+        (2, 3, 3),  # All that was wanted has expired.
+        (3, 3, 3),
+        (4, 3, 5),
+        (7, 3, 7),  # Nobody is led back.
+    ],
+)
+def test_what_retention_took_leads_nobody_past_the_end_that_it_wants(
+    offset: int, stop: int | None, begins: int
+) -> None:
+    assert kept_from(replace(SHARD, first_offset=5), offset, stop) == begins
 
 
 @pytest.mark.parametrize(

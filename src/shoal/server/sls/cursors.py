@@ -53,5 +53,12 @@ def offset_of(shard: Shard, cursor: str) -> int:
     return offset
 
 
+def kept_from(shard: Shard, offset: int, stop: int | None) -> int:
+    """Where logs from an offset on begin, of which retention may have taken the first; `stop` is where who
+    asks wants to end. It is never led past that: it waits until it is told that very place."""
+    end = shard.first_offset if stop is None or offset > stop else min(shard.first_offset, stop)
+    return max(offset, end)
+
+
 def _base(shard: Shard) -> int:
     return shard.created_ms * 1_000_000

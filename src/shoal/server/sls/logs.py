@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
@@ -23,7 +24,7 @@ from shoal.ports import Submission
 from shoal.server.metrics import Counters
 from shoal.server.requests import Answer
 from shoal.server.sls.asked import Asked
-from shoal.server.sls.cursors import cursor_at, is_idle
+from shoal.server.sls.cursors import cursor_at, is_idle, kept_from
 from shoal.server.sls.errors import SlsError
 from shoal.server.sls.foreign import WRITTEN_BYTES
 from shoal.server.sls.forms import OK, json_answer, offset_at_cursor, packing_of, packing_wanted, raw_size
@@ -162,15 +163,13 @@ class SlsLogs:
         if not (count.isascii() and count.isdigit() and len(count) < 8 and int(count) > 0):
             raise SlsError(400, "ParameterInvalid", "count is a number of groups, from 1 on")
         cursor = asked.argument("cursor")
-        offset = offset_at_cursor(shard, cursor)
-        if offset < shard.first_offset:
-            # Clients jump to the end when told that a cursor is not good: what is kept would be lost on them.
-            self._skipped += shard.first_offset - max(0, offset)
-            offset = shard.first_offset
+        given = offset_at_cursor(shard, cursor)
         end_cursor = asked.query.get("end_cursor", "").strip()
         stop = offset_at_cursor(shard, end_cursor) if end_cursor else None
-        # Who reads up to an end is given that end back, and may come with it after it was given all.
-        idle = not end_cursor and is_idle(cursor)
+        # Clients jump to the end when told that a cursor is not good: what is kept would be lost on them.
+        offset = kept_from(shard, given, stop)
+        self._skipped += offset - max(0, given) if offset > given else 0
+        idle = is_idle(cursor)
         if idle and not shard.is_open and offset >= shard.next_offset:
             self._groups.passed_over(
                 stream,
@@ -179,7 +178,11 @@ class SlsLogs:
                 may_save=lambda group: asked.caller.may(SAVE, group_resource(stream.full_name, group)),
             )
         groups, reached = self._read(stream, shard, offset, min(int(count), _GROUPS_MAX), stop)
-        following = end_cursor if reached == stop else cursor_at(shard, reached, is_idle=idle and not groups)
+        if reached == stop and not is_consumer(asked.agent):
+            following = end_cursor  # Letter by letter: `pull_log` goes on until it is given that.
+        else:
+            # The end of a consumer has a nought itself, which says nothing of what it was given before.
+            following = cursor_at(shard, reached, is_idle=idle and not groups)
         raw = b"".join(groups)
         packing = packing_wanted(asked.headers.get("accept-encoding", ""))
         sent = packed(raw, packing) if raw else b""
@@ -206,7 +209,7 @@ class SlsLogs:
         try:
             _, fetched = self._hub.fetch(stream.full_name, shard.id, offset, limits)
         except OffsetExpired as error:
-            return groups, error.first_offset
+            return groups, kept_from(replace(shard, first_offset=error.first_offset), offset, stop)
         layout = self._hub.layout(stream)
         batches = []
         for stored in fetched.batches[:count]:  # In each there is a group at least.
