@@ -214,6 +214,55 @@ def test_a_made_up_agent_saves_no_checkpoint_for_one_who_may_not(door: Door, adm
     assert admin.describe_group(STREAM, "g").lag == 0
 
 
+JAVA = "Consumer-Library-G/one"
+
+
+def test_javas_consumer_needs_a_policy_for_the_group_that_it_means_however_it_spells_it(
+    door: Door, admin: Hub
+) -> None:
+    beat = ("POST", "/logstores/store/consumergroups/G?type=heartbeat&consumer=one", b"[]")
+    ann = user(door, "ann", of_the_document(STORE, "g"))
+    assert ann.told(*beat, agent=JAVA) == (200, [0])
+    assert ann.asked(*beat) == DENIED, "of others, a name is what it says"
+    update = ("PUT", "/logstores/store/consumergroups/G", b'{"timeout":20,"order":false}')
+    assert ann.asked(*update, agent=JAVA) == (200, "")
+    assert user(door, "eve").asked(*beat, agent=JAVA) == DENIED
+    # Once there is a group of just this name, that is what is meant: by those who may.
+    admin.create_group(STREAM, "G", in_order=False)
+    assert user(door, "bob", ALL).told(*beat, agent=JAVA) == (200, [0])
+    assert [member.name for member in admin.describe_group(STREAM, "G").members] == ["one"]
+    maker = user(door, "maker", allowed(("log:CreateConsumerGroup", f"{STORE}/consumergroup/*")))
+    assert maker.asked(*update[:2], b'{"timeout":30}', agent=JAVA) == DENIED
+    assert admin.describe_group(STREAM, "g").settings.timeout_ms == 20_000
+
+
+def test_what_javas_consumer_may_not_see_changes_no_answer_to_it(door: Door, admin: Hub) -> None:
+    """Whether a group is there in other capitals, or the logstore is."""
+    agents = [
+        (user(door, "nobody"), "G"),
+        (user(door, "other", of_the_document(STORE, "G")), "G"),
+        (user(door, "third", of_the_document(STORE, "gg")), "GG"),
+    ]
+
+    def answers() -> list[tuple[int, object]]:
+        return [
+            client.told("POST", f"/logstores/{store}/consumergroups/{group}?{call}", body, agent=JAVA)
+            for client, group in agents
+            for store in ("store", "none")
+            for call, body in (
+                ("type=heartbeat&consumer=one", b"[]"),
+                ("type=checkpoint&consumer=one", b'{"shard":0,"checkpoint":""}'),
+            )
+        ]
+
+    admin.create_group(STREAM, "gG")
+    there = answers()
+    assert [status for status, _ in there] == [401] * 4 + [404] * 2 + [401] * 6
+    admin.delete_group(STREAM, "g")
+    admin.delete_group(STREAM, "gG")
+    assert answers() == there
+
+
 def test_a_request_is_refused_outside_its_time_or_with_another_body(door: Door, admin: Hub) -> None:
     ann = user(door, "ann", ALL)
     now, body = time.time(), b'{"projectName":"new"}'

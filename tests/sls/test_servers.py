@@ -116,6 +116,15 @@ def test_so_has_who_would_read_up_to_an_end_behind_which_it_began(agent: str, as
     assert ask("POST", "/consumergroups/g?type=heartbeat&consumer=one", [0])[1] == [1, 2]
 
 
+def test_so_has_javas_consumer_however_it_spells_its_group(ask: Ask, one: Hub) -> None:
+    agent = "Consumer-Library-G/one"
+    at = ask("GET", "/shards/0?type=cursor&from=end", agent=agent)[1]["cursor"]
+    one.split_shard(STREAM, 0)
+    assert pulled(ask, at, agent=agent)[0] == 0
+    assert state(one) is ShardState.OVER
+    assert ask("POST", "/consumergroups/G?type=heartbeat&consumer=one", [0], agent=agent)[1] == [1, 2]
+
+
 def test_who_pulls_is_not_told_that_a_group_is_deleted_in_that_moment(
     ask: Ask, one: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,6 +37,7 @@ from shoal.core.reported import (
     watched_for_ms,
 )
 from shoal.core.ring import RING_SIZE
+from shoal.server.sls.agents import consumers_in, is_consumer, is_java, spelled
 from shoal.server.sls.cursors import NoCursor, cursor_at, kept_from, offset_of
 from shoal.server.sls.errors import TABLE, SlsError
 from shoal.server.sls.forms import FOREVER, changed_retention_ms, days_shown
@@ -164,6 +165,37 @@ def test_a_project_is_what_stands_before_the_servers_name(
     host: str, own: tuple[str, ...], project: str | None
 ) -> None:
     assert project_of(host, own) == project
+
+
+@pytest.mark.parametrize(
+    ("agent", "groups", "found"),
+    [
+        ("log-python-sdk-v-0.9, linux-consumergroup-g-one", ["g", "h"], [("g", "one")]),
+        ("log-python-sdk-v-0.9, linux-consumergroup-G-one", ["g", "h"], []),
+        ("x-consumergroup-a-b-one", ["a", "a-b"], [("a", "b-one"), ("a-b", "one")]),
+        ("Consumer-Library-g/one", ["g", "h"], [("g", "one")]),
+        ("Consumer-Library-G/one", ["g", "h"], [("g", "one")]),
+        ("Consumer-Library-G/one", ["g", "G"], [("G", "one")]),
+        ("Consumer-Library-Ab/one", ["ab", "AB"], []),
+        ("Consumer-Library-G/one", ["secret-g"], []),
+        ("Consumer-Library-g", ["g"], []),
+        ("python-requests", ["g"], []),
+    ],
+)
+def test_consumers_say_who_they_are_and_javas_are_not_particular_about_capitals(
+    agent: str, groups: list[str], found: list[tuple[str, str]]
+) -> None:
+    assert consumers_in(agent, groups, lambda _: True) == found
+    assert consumers_in(agent, groups, lambda _: False) == []
+    assert is_consumer(agent) is ("python-requests" not in agent)
+    assert is_java(agent) is agent.startswith("Consumer-Library")
+
+
+def test_groups_in_which_one_may_do_nothing_do_not_count_among_those_that_are_spelled_alike() -> None:
+    assert spelled("Ab", ["ab", "AB"], lambda _: True) is None
+    assert spelled("Ab", ["ab", "AB"], {"ab"}.__contains__) == "ab"
+    assert spelled("Ab", ["ab", "Ab"], {"ab"}.__contains__) == "ab"
+    assert spelled("Ab", ["ab", "Ab"], lambda _: True) == "Ab"
 
 
 def test_every_error_has_a_code_of_aliyuns() -> None:

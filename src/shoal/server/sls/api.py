@@ -11,6 +11,7 @@ from typing import Final
 
 from shoal.core.access import group_resource
 from shoal.core.errors import (
+    AccessDenied,
     RateExceeded,
     ShoalError,
     UnknownGroup,
@@ -115,13 +116,25 @@ class SlsApi:
         places = call.all_places(body)
         try:
             return self._done(asked, call, places, body)
-        except UnknownGroup:
-            spelled = self._groups.spelled(
-                self._name(asked, places["logstore"]), places["group"], asked.agent
-            )
-            if spelled is None:
+        except (AccessDenied, UnknownGroup):
+            meant = self._meant(asked, call, places)
+            if meant is None:
                 raise
-            return self._done(asked, call, {**places, "group": spelled}, body)
+        return self._done(asked, call, meant, body)
+
+    def _meant(self, asked: Asked, call: Call, places: Mapping[str, str]) -> Mapping[str, str] | None:
+        """What Java's consumers mean, if it is a group that is spelled in another way. It is looked for among
+        those with which the caller may do this: what else there is changes no answer."""
+        if "group" not in call.places:
+            return None
+
+        def may(group: str) -> bool:
+            needs = needs_of(call.name, project_named(asked), {**places, "group": group})
+            return all(asked.caller.meets(need.actions, str(need.where), need.own) for need in needs)
+
+        name = self._name(asked, places["logstore"])
+        meant = self._groups.spelled(name, places["group"], asked.agent, may)
+        return None if meant is None else {**places, "group": meant}
 
     def _done(self, asked: Asked, call: Call, places: Mapping[str, str], body: bytes) -> Answer | Unstored:
         self._access.check_needs(asked.caller, needs_of(call.name, project_named(asked), places))

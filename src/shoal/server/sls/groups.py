@@ -24,7 +24,9 @@ from shoal.core.errors import (
     NotOwner,
     UnknownConsumer,
     UnknownGroup,
+    UnknownProject,
     UnknownShard,
+    UnknownStream,
 )
 from shoal.core.events import Rewind
 from shoal.core.group import Group, GroupSettings, timeout_ms
@@ -49,6 +51,7 @@ from shoal.core.reported import (
 )
 from shoal.hub.local import LocalHub
 from shoal.ports import Newcomer
+from shoal.server.sls.agents import consumers_in, is_java, spelled
 from shoal.server.sls.cursors import NoCursor, cursor_at, offset_of
 from shoal.server.sls.errors import SlsError
 
@@ -75,13 +78,17 @@ class SlsGroups:
             check()
             self._hub.groups.update(name, group, lambda now: _changed(now, body))
 
-    def spelled(self, name: StreamName, group: str, agent: str) -> str | None:
-        """The only group of this name in capitals or small letters. Java's consumers take such a group for
-        theirs when they list, do not create it, and then ask for it in their own letters."""
-        if _JAVA not in agent:
+    def spelled(self, name: StreamName, group: str, agent: str, may: Callable[[str], bool]) -> str | None:
+        """Another group that Java's consumers mean by this name, of those in which the caller may do what is
+        asked; None also where there is nothing of the kind, or no such stream."""
+        if not is_java(agent):
             return None
-        found = [one.name for one in self._hub.groups.list(name) if one.name.lower() == group.lower()]
-        return found[0] if len(found) == 1 else None
+        try:
+            groups = self._hub.groups.list(name)
+        except (UnknownProject, UnknownStream):
+            return None  # Who may not see it is told what one is told of a stream that is there.
+        meant = spelled(group, [one.name for one in groups], may)
+        return None if meant == group else meant
 
     def delete(self, name: StreamName, group: str) -> None:
         self._hub.groups.delete(name, group, force=True)
@@ -203,12 +210,10 @@ class SlsGroups:
         comes after the shard would wait for ever. An agent can be made up, so this is only for those who may
         save in that group."""
         ended = []
-        for group in self._hub.groups.list(stream.full_name):
-            consumer = consumer_of(agent, group.name)
-            if not consumer or not may_save(group.name):
-                continue
+        groups = [group.name for group in self._hub.groups.list(stream.full_name)]
+        for group, consumer in consumers_in(agent, groups, may_save):
             try:
-                whole, _ = self._whole(stream.full_name, group.name)
+                whole, _ = self._whole(stream.full_name, group)
             except (UnknownGroup, InvalidInput):
                 continue  # It was deleted since we looked; or it has no consumers of this kind.
             save = begun_at_end(whole, shard, consumer, PREFIX)
@@ -245,22 +250,3 @@ def _changed(settings: GroupSettings, body: Any) -> GroupSettings:
             raise SlsError(400, "PostBodyInvalid", "order is true or false")
         settings = replace(settings, in_order=body["order"])
     return settings
-
-
-_JAVA: Final = "Consumer-Library-"
-_MARKS: Final = ("-consumergroup-", _JAVA)
-"""What the User-Agent of the consumer libraries has before the group: of Python's, and of Java's."""
-
-
-def is_consumer(agent: str) -> bool:
-    """Whether a User-Agent is of a consumer library: they carry cursors about, and do not compare them."""
-    return any(mark in agent for mark in _MARKS)
-
-
-def consumer_of(agent: str, group: str) -> str:
-    """The consumer that a client of this group names in its User-Agent; empty if it does not."""
-    for mark, end in zip(_MARKS, "-/", strict=True):
-        _, found, consumer = agent.partition(f"{mark}{group}{end}")
-        if found:
-            return consumer
-    return ""

@@ -23,12 +23,13 @@ from shoal.hub.local import LocalHub
 from shoal.ports import Submission
 from shoal.server.metrics import Counters
 from shoal.server.requests import Answer
+from shoal.server.sls.agents import is_consumer
 from shoal.server.sls.asked import Asked
 from shoal.server.sls.cursors import cursor_at, is_idle, kept_from
 from shoal.server.sls.errors import SlsError
 from shoal.server.sls.foreign import WRITTEN_BYTES
 from shoal.server.sls.forms import OK, json_answer, offset_at_cursor, packing_of, packing_wanted, raw_size
-from shoal.server.sls.groups import SlsGroups, is_consumer
+from shoal.server.sls.groups import SlsGroups
 from shoal.server.sls.needs import SAVE
 from shoal.server.sls.packing import Malformed, Packing, TooMuch, packed, unpacked
 from shoal.server.sls.records import STORED, batches_of, groups_of, records_bytes
