@@ -68,3 +68,21 @@ def test_a_group_that_has_no_members_of_this_kind_takes_neither_heartbeats_nor_c
     idle = told(url, "GET", "/logstores/store/shards/0?type=cursor&from=end", user_agent=AGENT)[1]["cursor"]
     path = f"/logstores/store/shards/0?type=log&count=10&cursor={idle}"
     assert told(url, "GET", path, user_agent=AGENT)[0] == 200
+
+
+def test_a_consumer_whose_name_is_none_is_refused_whatever_it_asks_on_every_store(store_url: str) -> None:
+    with served(store_url) as url, shoal.connect(url) as hub:
+        hub.create_stream(STREAM, shards=1, schema=SCHEMA)
+        hub.create_group(STREAM, "g", in_order=False)
+        begin = told(url, "GET", "/logstores/store/shards/0?type=cursor&from=begin")[1]["cursor"]
+        body = json.dumps({"shard": 0, "checkpoint": begin}).encode()
+        for name in ("%00", "a%00b", "%F0%9F%98%80", "x" * 5000, "host:1234", ".."):
+            for path, sent in (
+                (f"{GROUPS}/g?type=checkpoint&consumer={name}&forceSuccess=True", body),
+                (f"{GROUPS}/g?type=checkpoint&consumer={name}&forceSuccess=false", body),
+                (f"{GROUPS}/g?type=heartbeat&consumer={name}", b"[]"),
+            ):
+                status, error = told(url, "POST", path, sent)
+                assert (status, error["errorCode"]) == (400, "ParameterInvalid"), path
+        assert [note.kind for _, note in hub.group_history(STREAM, "g")] == []
+        hub.delete_stream(STREAM)

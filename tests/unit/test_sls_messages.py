@@ -15,6 +15,7 @@ from shoal.server.sls.records import RECORDS_BYTES_MAX, SCHEMA, batches_of, grou
 from shoal.server.sls.wire import NO_NUMBER, LogGroup, parsed
 from tests.sls.messages import Pairs, field, pair, varint
 from tests.sls.messages import group as encoded
+from tests.sls.messages import log as encoded_log
 
 Log = tuple[int, int | None, Pairs]
 
@@ -132,6 +133,11 @@ def test_what_a_group_says_once_is_counted_for_each_log_before_any_record_is_mad
 def test_a_body_as_large_as_one_may_be_is_not_too_much_as_records() -> None:
     smallest = parsed(b"\x0a\x02\x08\x01" * wire.LOGS_MAX)
     assert records_bytes(smallest) + RAW_BYTES_MAX + 8 * wire.CONTENTS_MAX < RECORDS_BYTES_MAX
+
+
+def test_as_many_logs_as_the_clients_send_may_each_have_a_field_and_nanoseconds() -> None:
+    found = parsed(encoded_log(1, 5, [(b"k", b"v")]) * wire.LOGS_MAX)
+    assert len(found.times) == len(found.keys) == 512_000
 
 
 def test_records_with_other_columns_are_read_as_fields() -> None:
@@ -267,7 +273,7 @@ def test_a_message_is_what_the_protobuf_library_takes_it_for(together_min: int, 
     ],
 )
 def test_more_than_is_taken_is_refused_before_it_is_kept(raw: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (wire.LOGS_MAX, wire.CONTENTS_MAX, wire.FIELDS_MAX) == (512_000, 500_000, 2_000_000)
+    assert (wire.LOGS_MAX, wire.CONTENTS_MAX, wire.FIELDS_MAX) == (512_000, 512_000, 2_000_000)
     for name, limit in (("LOGS_MAX", 1000), ("CONTENTS_MAX", 1000), ("FIELDS_MAX", 5000)):
         monkeypatch.setattr(wire, name, limit)
     tracemalloc.start()

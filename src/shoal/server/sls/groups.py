@@ -152,7 +152,9 @@ class SlsGroups:
         return told
 
     def save(self, name: StreamName, group: str, consumer: str, body: Any, *, is_forced: bool) -> None:
-        """A checkpoint, whoever's it is."""
+        """A checkpoint, whoever's it is: without a name, a person's."""
+        if consumer:
+            checked_name("consumer", consumer)
         number, cursor = body.get("shard"), body.get("checkpoint")
         if not isinstance(number, int) or isinstance(number, bool) or not isinstance(cursor, str):
             raise SlsError(400, "PostBodyInvalid", 'a checkpoint is {"shard": number, "checkpoint": cursor}')

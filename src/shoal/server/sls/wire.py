@@ -29,8 +29,8 @@ from shoal.wire.layout import MEMORY
 
 LOGS_MAX: Final = 512_000
 """Of one group: as many as the clients send."""
-CONTENTS_MAX: Final = 500_000
-"""Of one group."""
+CONTENTS_MAX: Final = LOGS_MAX
+"""Of one group: so that as many logs as the clients send may each have one."""
 FIELDS_MAX: Final = 2_000_000
 """Of one group, of every kind: what is passed over takes time, too."""
 TAGS_MAX: Final = 1_000
