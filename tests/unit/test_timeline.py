@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shoal.core.model import Shard, ShardId
 from shoal.core.reading import BatchMeta
-from shoal.core.timeline import find_offset
+from shoal.core.timeline import find_appended, find_offset
 
 Batches = list[list[int]]
 batches_of_stamps = st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=5), max_size=12)
@@ -48,3 +48,23 @@ def test_a_shard_that_is_trimmed_meanwhile_is_searched_from_what_is_left(batches
     bases = [0, *accumulate(len(batch) for batch in batches)]
     shard = Shard(id=ShardId(0), begin=0, end=1, next_offset=bases[-1])
     assert find_offset(shard, at, lambda _: None, lambda _: []) == bases[-1]
+    assert find_appended(shard, at, lambda _: None) == bases[-1]
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 5)), max_size=12), st.integers(0, 55))
+def test_when_batches_were_appended_is_looked_for_whatever_times_their_records_carry(
+    appended: list[tuple[int, int]], at: int
+) -> None:
+    batches = [(ms, records) for (ms, _), (_, records) in zip(sorted(appended), appended, strict=True)]
+    bases = [0, *accumulate(records for _, records in batches)]
+    shard = Shard(id=ShardId(0), begin=0, end=1, next_offset=bases[-1])
+
+    def batch_at(offset: int) -> tuple[BatchMeta, int]:
+        i = bisect_right(bases[:-1], offset) - 1
+        ms, records = batches[i]
+        return BatchMeta(
+            base_offset=bases[i], records=records, raw_bytes=1, stored_bytes=1, appended_ms=ms
+        ), 0
+
+    wanted = next((base for base, (ms, _) in zip(bases, batches, strict=False) if ms >= at), bases[-1])
+    assert find_appended(shard, at, batch_at) == wanted

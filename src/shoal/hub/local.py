@@ -337,6 +337,11 @@ class LocalHub:
         found = self._store.batch_at(stream.id, shard, offset)
         return None if found is None else found[0].appended_ms
 
+    def offset_appended(self, stream: StreamInfo, shard: Shard, appended_ms: int) -> int:
+        """The first offset of a shard, which was just looked at, whose record was appended at this time or
+        later; its next one, if none was. Other than `offset_at`, it does not go by what records carry."""
+        return self._timeline.offset_appended(stream, shard, appended_ms)
+
     # --- Keeping. ---
 
     def stats(self, name: StreamName) -> StreamStats:

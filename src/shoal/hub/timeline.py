@@ -1,4 +1,4 @@
-"""Where a time lies in a shard: the rule of `core.timeline`, shown what a store has."""
+"""Where a time lies in a shard: the rules of `core.timeline`, shown what a store has."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shoal.core.limits import BATCH_BYTES_MAX, RETRIES_MAX
 from shoal.core.lineage import find_shard
 from shoal.core.model import Shard, StreamInfo, StreamName
 from shoal.core.reading import ReadLimits
-from shoal.core.timeline import find_offset
+from shoal.core.timeline import find_appended, find_offset
 from shoal.hub.seen_streams import SeenStreams
 from shoal.ports import LogStore, ShardEnd
 from shoal.wire.layout import Layout
@@ -46,4 +46,10 @@ class Timeline:
             timestamp_ms * 1000,
             lambda offset: self._store.batch_at(stream.id, shard.id, offset),
             timestamps,
+        )
+
+    def offset_appended(self, stream: StreamInfo, shard: Shard, appended_ms: int) -> int:
+        """The first record of a shard, which was just looked at, that was appended at this time or later."""
+        return find_appended(
+            shard, appended_ms, lambda offset: self._store.batch_at(stream.id, shard.id, offset)
         )

@@ -146,7 +146,7 @@ class SlsLogs:
             return shard.next_offset
         if not (start.isascii() and start.isdigit() and len(start) < 12):
             raise SlsError(400, "ParameterInvalid", "from is begin, end, or a time in Unix seconds")
-        return self._hub.offset_at(stream.full_name, shard.id, int(start) * 1000)
+        return self._hub.offset_appended(stream, shard, int(start) * 1000)
 
     def _cursor_time(self, stream: StreamInfo, shard: Shard, cursor: str) -> int:
         offset = offset_at_cursor(shard, cursor)

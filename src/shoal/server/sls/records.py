@@ -1,9 +1,9 @@
 """A LogHub log is a record: how groups become columns, and columns groups again.
 
 `time` (Unix seconds, as the client says), `time_ns`, `topic`, `source`, `machine`, `tags`, and `contents`, a
-map whose order, repeated keys and bytes are kept. The record's own timestamp is when the server received it,
-which is what cursors by time are about. A stream with other columns, or with columns of these names and other
-types, is read as well (`foreign`): each column is a field.
+map whose order, repeated keys and bytes are kept. The record's own timestamp is when the server received it.
+A stream with other columns, or with columns of these names and other types, is read as well (`foreign`): each
+column is a field.
 """
 
 from __future__ import annotations
