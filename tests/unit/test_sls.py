@@ -305,12 +305,21 @@ def test_only_a_shard_that_was_asked_back_and_is_not_reported_is_let_go() -> Non
     assert still_held(asked_back, "native", [0]) == {}
 
 
+def lets_go_ms(timeout: int, interval: int) -> int:
+    """How long after its last answer Aliyun's Python client lets go; with a timeout of 4 s, 12.05 s were
+    seen. A heartbeat without an answer is tried ten times, a second apart; then it looks at the clock."""
+    begins = interval
+    while (ends := begins + 10_050) <= timeout + interval:
+        begins = max(ends, begins + interval)
+    return ends
+
+
 @given(st.integers(1, int(GROUP_TIMEOUT_S_MAX * 1000)))
 def test_a_client_is_watched_for_longer_than_it_keeps_its_shards_and_its_beats_are_taken(
     timeout: int,
 ) -> None:
     interval = beats_every_ms(timeout)
-    assert watched_for_ms(timeout) > timeout + interval
+    assert watched_for_ms(timeout) > lets_go_ms(timeout, interval)
     beat = Beat(
         incarnation="sls-1",
         number=1,

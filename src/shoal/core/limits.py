@@ -126,6 +126,10 @@ HANDOVER_TIMEOUT_S_MAX: Final = 24 * 3600.0
 CLOCK_MARGIN: Final = 0.05
 """A consumer's deadline is shorter by this part of the timeout: so much may its clock run slow."""
 
+REPORTED_TRIES_MS: Final = 11_000
+"""How long a heartbeat of Aliyun's Python client takes that gets no answer: ten tries with a second behind
+each, and what they take themselves. It looks at the clock, and lets go of its shards, only then."""
+
 GONE_MEMBERS_KEPT: Final = 64
 """Incarnations that are remembered after they went, so that a message delayed on the way brings none back."""
 

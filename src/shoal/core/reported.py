@@ -27,7 +27,7 @@ from shoal.core.group import (
     ShardState,
     check_delivery,
 )
-from shoal.core.limits import CLOCK_MARGIN
+from shoal.core.limits import CLOCK_MARGIN, REPORTED_TRIES_MS
 from shoal.core.model import Shard, ShardId
 
 
@@ -47,8 +47,9 @@ def beats_every_ms(timeout_ms: int) -> int:
 
 def watched_for_ms(timeout_ms: int) -> int:
     """How long such a client is silent before it is dead. It goes on with its shards until it was last
-    answered longer ago than the timeout and one interval, by its own clock; ours may run faster."""
-    return ceil((timeout_ms + beats_every_ms(timeout_ms)) * (1 + CLOCK_MARGIN))
+    answered longer ago than the timeout and one interval, by its own clock; ours may run faster. And it looks
+    at its clock only at the end of a heartbeat, which may have begun just before."""
+    return ceil((timeout_ms + beats_every_ms(timeout_ms) + REPORTED_TRIES_MS) * (1 + CLOCK_MARGIN))
 
 
 def member_named(group: Group, name: str, prefix: str) -> Member | None:
