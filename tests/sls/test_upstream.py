@@ -16,6 +16,7 @@ they check is checked here all the same, told in our own words:
 """
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -23,9 +24,9 @@ import pytest
 
 from shoal import Hub
 from shoal.server.sls.records import SCHEMA
-from shoal.testing.aliyun import NoClient, client_environment, client_python
+from shoal.testing.aliyun import NoClient, Program, client_environment, client_python
 from shoal.testing.members import eventually
-from tests.sls.running import Start
+from tests.sls.running import Reader, Start, running
 from tests.sls.upstream import NotThere, put_into
 
 PYTEST = "pytest==9.2.0"
@@ -100,29 +101,39 @@ def test_their_samples_copy_a_logstore_and_watch_several(
     for name in ("store", "other", "copies"):
         hub.create_stream(f"proj/{name}", shards=1, schema=SCHEMA)
     rows = [{"time": i, "topic": "t", "contents": [("status", b"503"), ("n", b"%d" % i)]} for i in range(3)]
-    for name in ("store", "other"):
-        hub.append(f"proj/{name}", 0, rows)
-    programs = [
-        subprocess.Popen(
+    quiet = {"time": 9, "topic": "t", "contents": [("status", b"200")]}
+    hub.append("proj/store", 0, rows)
+    hub.append("proj/other", 0, [rows[0], quiet, rows[1]])
+
+    def begun(name: str) -> Program:
+        return subprocess.Popen(
             [python, "-u", theirs / "tests" / "consumer_group_examples" / name],
             cwd=theirs,
             env=environment | {"SLS_CG": name[:4]},
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for name in ("copy_data_to_logstore.py", "keyword_monitor_multiple_logstores.py")
-    ]
-    try:
+
+    with (
+        running(begun("copy_data_to_logstore.py")) as copying,
+        running(begun("keyword_monitor_multiple_logstores.py")) as watching,
+    ):
         eventually(lambda: hub.stats("proj/copies").appended == 3, "all is copied", WITHIN_S)
-    finally:
-        for program in programs:
-            program.terminate()
-        written = [program.communicate(timeout=20)[0] for program in programs]
+        eventually(lambda: detected(watching) == 5, "what matches is found in both", WITHIN_S)
+        hub.append("proj/other", 0, [quiet, rows[2]])
+        eventually(lambda: detected(watching) == 6, "what comes then is, too", WITHIN_S)
     copies = hub.read("proj/copies", 0, 0).to_arrow()
     assert copies.column("topic").to_pylist() == ["t_copied"] * 3
     assert copies.column("contents").to_pylist() == [row["contents"] for row in rows]
-    assert "Traceback" not in "".join(written)
+    assert "Traceback" not in "".join(copying.lines + watching.lines)
+
+
+def detected(watching: Reader) -> int:
+    """How many logs the sample says that it has found."""
+    found = [re.search(r"Keyword detected for shard 0, count: (\d+),", line) for line in list(watching.lines)]
+    return sum(int(one[1]) for one in found if one)
 
 
 @pytest.mark.skipif(
