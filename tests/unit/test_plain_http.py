@@ -95,6 +95,17 @@ def test_after_a_body_of_megabytes_a_short_answer_is_heard_at_once() -> None:
         http.close()
 
 
+def test_a_long_body_is_not_written_over_while_anything_refers_to_a_part_of_it() -> None:
+    def body(number: int) -> bytes:
+        return bytes([number]) * 2_000_000
+
+    def answer(number: int) -> memoryview:
+        return asked(b"HTTP/1.1 200 OK\r\nContent-Length: 2000000\r\n\r\n" + body(number)).body
+
+    parts = [answer(number)[1_000_000:1_000_010] for number in range(8)]
+    assert [bytes(part) for part in parts] == [bytes([number]) * 10 for number in range(8)]
+
+
 def test_a_long_body_that_breaks_off_is_heard_of_at_once() -> None:
     with pytest.raises(BrokenAnswer, match="after 100 of 3000000"):
         asked(b"HTTP/1.1 200 OK\r\nContent-Length: 3000000\r\n\r\n" + b"x" * 100)

@@ -280,3 +280,11 @@ def test_where_no_thread_can_be_had_nothing_is_fetched_ahead_and_nobody_waits_fo
     for offset in (0, 10, 20, 30):
         assert ahead.read(at(offset)) == f"from {offset}"
     assert log.read_at == [0, 10, 20, 30]
+
+
+def test_when_nothing_was_fetched_for_a_moment_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.remote.ahead._LINGER_S", 0.05)
+    log, rested = Log(size=LARGE), threading.Event()
+    ahead: Any = ReadAhead(log.read, log.renewed, rested.set)
+    ahead.read(at(0))
+    assert rested.wait(10)

@@ -97,11 +97,16 @@ class _Fetch:
 class ReadAhead:
     """Writer and reader of the fields: any thread, under `_lock`. A forked child begins anew."""
 
-    def __init__(self, read: Read, renewed: Callable[[Wanted, Batch], Batch]) -> None:
+    def __init__(
+        self,
+        read: Read,
+        renewed: Callable[[Wanted, Batch], Batch],
+        rested: Callable[[], object] = lambda: None,
+    ) -> None:
         """`renewed` gives a batch that was fetched ahead as it would be read now, if it was the last of its
         shard then: its reader may take it for the end, and what was appended before it came for the batch is
-        not to be missed."""
-        self._read, self._renewed = read, renewed
+        not to be missed. `rested` is called when nothing was fetched for a moment."""
+        self._read, self._renewed, self._rested = read, renewed, rested
         self._quick_s = _QUICK_S
         self.renew()
         renew_in_child(self)
@@ -231,9 +236,11 @@ class ReadAhead:
                 self._has_come.wait_for(lambda: self._due, _LINGER_S)
                 self._idle -= 1
                 if not self._due:
-                    return self._drop_old()
+                    self._drop_old()
+                    break
                 fetch = self._due.popleft()
             self._fetch(fetch)
+        self._rested()
 
     def _drop_old(self) -> None:
         """Under the lock: batches that nobody came for would be held as long as the hub is."""

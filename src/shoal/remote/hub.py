@@ -39,6 +39,7 @@ from shoal.native.forms import (
 )
 from shoal.ports import Fence, Following, GroupSaves, Place, ProducerLife, Submission
 from shoal.remote.ahead import Came, Coming, ReadAhead, Wanted
+from shoal.remote.bodies import BODIES
 from shoal.remote.calling import WAIT_S, Part
 from shoal.remote.following import RemoteFollowing
 from shoal.remote.groups import RemoteGroups
@@ -66,7 +67,7 @@ class RemoteHub(Part):
         self.groups = RemoteGroups(self._transport)
         self.shares = RemoteShares(self._transport)
         self.positions = RemotePositions(self._transport)
-        self._ahead = ReadAhead(self._reads, self._renewed)
+        self._ahead = ReadAhead(self._reads, self._renewed, BODIES.drop)
         self._layouts: dict[int, Layout] = {}
         self._ids: dict[StreamName, int] = {}
         """Of streams that were read: the server need not send their columns again."""
@@ -338,6 +339,7 @@ class RemoteHub(Part):
     def close(self) -> None:
         """See HubService."""
         self._transport.close()
+        BODIES.drop()
 
     def _layout(self, stream_id: int, schema: bytes | None) -> Layout:
         layout = self._layouts.get(stream_id)

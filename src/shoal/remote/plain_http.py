@@ -15,10 +15,8 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
-import pyarrow as pa
-
 from shoal.native.calls import HEALTH_PATH
-from shoal.wire.layout import MEMORY
+from shoal.remote.bodies import BODIES
 
 Parts = Sequence[bytes | memoryview]
 Begun = Callable[[bytes], None]
@@ -163,14 +161,13 @@ class PlainHttp:
         return HttpAnswer(head.status, self._long_body(head.length, rest), head.is_kept)
 
     def _long_body(self, length: int, rest: bytes) -> memoryview:
-        # Not a bytearray, which is made of zeros first; and from the pool in which pages are kept.
-        body = memoryview(pa.allocate_buffer(length, memory_pool=MEMORY)).cast("B")
+        memory, body = BODIES.take(length)
         place = len(rest)
-        body[:place] = rest
+        memory[:place] = rest
         least = 1
         while place < length:
             least = self._wake_at(min(length - place, _WOKEN), least)
-            got = self.socket.recv_into(body[place:])
+            got = self.socket.recv_into(memory[place:])
             if not got:
                 raise BrokenAnswer(f"the connection ended after {place} of {length} bytes")
             place += got
