@@ -337,6 +337,23 @@ def test_a_query_without_membership_takes_over_from_who_died(
     driver.drive(lambda: not driver.plan() and hub.describe_group("orders", "billing").lag == 0)
 
 
+def test_the_dead_of_several_leased_groups_are_listened_to_at_once(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
+) -> None:
+    names = [f"orders-{number}" for number in range(6)]
+    for name in names:
+        hub.create_stream(name, shards=1)
+        hub.create_group(name, "billing", timeout=2.0, coordination="leased")
+        dead = hub.join_group(name, "billing", "dead")
+        while not dead.leases:
+            dead.wait(0, 10.0)
+        dead.abandon()
+    driver = Driver(begin(stream=",".join(names), group="billing"))
+    began = time.monotonic()
+    driver.plan()
+    assert 2.0 <= time.monotonic() - began < 6.0
+
+
 def test_a_query_without_membership_is_refused_beside_a_living_member_of_a_leased_group(
     hub: shoal.Hub, begin: Callable[..., ShoalStreamReader]
 ) -> None:
@@ -445,7 +462,7 @@ def test_a_bound_of_tasks_beside_a_group_in_order_is_refused_before_the_query_be
     hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], member: str
 ) -> None:
     hub.create_stream("orders", shards=1)
-    told = "maxRecordsPerPartition=10: group 'billing' is in order, and a shard is read by one task"
+    told = "maxRecordsPerPartition=10: group 'billing' of orders is in order, and a shard is read by one"
     options = {"group": "billing", "member": member, "maxRecordsPerPartition": 10}
     with pytest.raises(InvalidInput, match=told):
         begin(**options).initialOffset()

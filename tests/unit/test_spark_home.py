@@ -31,6 +31,7 @@ def test_python_finds_the_installed_package_in_it_and_all_that_spark_adds(tmp_pa
     assert said[1].startswith(str(library / "py4j-"))
     assert Path(said[2]).is_file(), "it is compiled once"
     assert (home / "jars").resolve() == (spark_home() / "jars").resolve()
+    assert (home / "python" / "pyspark" / "shell.py").is_file(), "what bin/pyspark begins with"
 
 
 def test_the_command_prints_it_and_a_second_call_changes_nothing(tmp_path: Path) -> None:
@@ -60,6 +61,14 @@ def test_what_is_there_already_is_left_as_it_is(tmp_path: Path) -> None:
     assert refused.exit_code == 6
     assert "of another pyspark" in refused.stderr
     assert link.readlink() == tmp_path / "gone"
+
+
+def test_a_home_may_be_made_in_an_empty_folder_and_not_where_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert is_quick(quick_home(tmp_path / "empty"))
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidInput, match=r"folder='.*/file/home': cannot be made \(.*\); name a folder"):
+        quick_home(tmp_path / "file" / "home")
 
 
 def test_a_home_is_given_by_the_environment_only_if_it_is_one(

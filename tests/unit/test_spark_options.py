@@ -38,6 +38,20 @@ def test_an_unknown_option_is_refused_with_the_nearest_known_one() -> None:
         parsed({"hub": "x", "maxofsetspertrigger": "1"}, KNOWN)
 
 
+@pytest.mark.parametrize("name", ["password", "kafka.sasl.jaas.config", "accessKeySecret", "security-token"])
+def test_the_value_of_an_option_of_other_connectors_that_is_secret_is_not_shown(name: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"{name}='\*\*\*': the source has no such option") as caught:
+        parsed({"hub": "x", name: "hunter2"}, KNOWN)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("option", ["stream", "streamPattern"])
+def test_what_is_no_regular_expression_is_refused_by_its_option(option: str) -> None:
+    line = rf"{option}='orders-\[': neither names nor a regular expression: unterminated"
+    with pytest.raises(InvalidInput, match=line):
+        source_options({"hub": "http://127.0.0.1:7400", option: "orders-["})
+
+
 def test_an_option_like_no_other_is_refused_with_all_that_are_known() -> None:
     with pytest.raises(InvalidInput, match="it knows failOnDataLoss, hub, maxOffsetsPerTrigger"):
         parsed({"hub": "x", "zzz": "1"}, KNOWN)
@@ -76,6 +90,7 @@ def test_a_value_is_read(parse: Parser, given: str, value: object) -> None:
         (whole(), "1.5"),
         (size, "0"),
         (size, "1t"),
+        (size, "999999999999999g"),
         (seconds, "0s"),
         (seconds, "soon"),
         (seconds, "900d"),

@@ -21,7 +21,7 @@ from shoal.spark.streams import streams_at_first
 def schema_of(given: Mapping[str, str]) -> StructType:
     """The columns of the streams that are named."""
     options = source_options(given)
-    streams = streams_at_first(hub_at(options.hub), options.subscription)
+    streams = streams_at_first(hub_at(options.hub), options.subscription, strict=options.strict)
     return streams_schema(list(streams.values()), options.columns, has_headers=options.has_headers)
 
 

@@ -16,7 +16,8 @@ from typing import Final
 
 from shoal.core.errors import InvalidInput, MissingPackage
 
-_LINKED: Final = ("bin", "conf", "jars", "sbin")
+_LINKED: Final = ("bin", "conf", "jars", "sbin", "python/pyspark")
+"""The last has no package but the program with which Spark's shell begins."""
 _LIBRARY: Final = Path("python", "lib")
 _UNZIPPED: Final = _LIBRARY / "pyspark.zip"
 
@@ -33,7 +34,7 @@ def quick_home(folder: Path) -> Path:
     """The folder as a quick home, for SPARK_HOME; one that is there already stays as it is."""
     if is_quick(folder):
         return folder
-    if folder.is_symlink() or folder.exists():
+    if folder.is_symlink() or (folder.exists() and not _is_empty(folder)):
         is_older = (folder / _UNZIPPED / "pyspark").is_symlink()
         raise InvalidInput(
             "folder",
@@ -45,10 +46,19 @@ def quick_home(folder: Path) -> Path:
     installed = spark_home()
     if not (installed / _LIBRARY).is_dir():
         raise InvalidInput("pyspark", str(installed), "it is only Spark's client; install pyspark itself")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as name:
-        make_quick_home(Path(name) / "home").rename(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as name:
+            make_quick_home(Path(name) / "home").rename(folder)
+    except OSError as error:
+        if not is_quick(folder):  # Or another made it meanwhile.
+            remedy = f"cannot be made ({error.strerror}); name a folder in one that you can write to"
+            raise InvalidInput("folder", str(folder), remedy) from error
     return folder
+
+
+def _is_empty(folder: Path) -> bool:
+    return folder.is_dir() and not any(folder.iterdir())
 
 
 def make_quick_home(folder: Path) -> Path:
@@ -58,6 +68,7 @@ def make_quick_home(folder: Path) -> Path:
     library.mkdir(parents=True)
     for name in _LINKED:
         if (installed / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).symlink_to(installed / name)
     for archive in (installed / _LIBRARY).glob("*.zip"):
         (library / archive.name).symlink_to(archive)
@@ -83,6 +94,7 @@ def is_quick(home: Path) -> bool:
         package.is_symlink()
         and package.resolve() == installed.resolve()
         and (home / "jars").resolve() == (installed / "jars").resolve()
+        and (home / "python" / "pyspark").resolve() == (installed / "python" / "pyspark").resolve()
         and _archives(home) == _archives(installed)
     )
 

@@ -18,18 +18,18 @@ from shoal.connect import Hub
 from shoal.core.errors import InvalidInput, ShoalError, StreamReplaced, UnknownStream
 from shoal.core.model import StreamInfo
 from shoal.core.names import stream_name
-from shoal.spark.memberships import Memberships, group_of, is_in_order, tell_group
+from shoal.spark.memberships import Memberships, groups_of, order_of, tell_group
 from shoal.spark.news import News
 from shoal.spark.plan.limits import Limits
 from shoal.spark.plan.mirroring import behind, mirrored, set_back, taken, unheld
-from shoal.spark.plan.offsets import Positions, StreamPositions, between, new_in, positions_in, positions_of
+from shoal.spark.plan.offsets import Positions, StreamPositions, between, new_in, new_to, positions_of
 from shoal.spark.plan.parting import Parting, parting
-from shoal.spark.plan.spans import Span, awaited, begun, due, limited, reached, standing, turns
+from shoal.spark.plan.spans import Span, awaited, begun_in, due, limited, reached, standing, turns
 from shoal.spark.plan.starting import Kind, Place
 from shoal.spark.plan.stays import asked_back
 from shoal.spark.source_options import SourceOptions
 from shoal.spark.starting_points import offsets_of
-from shoal.spark.streams import OUTAGE_S, Check, streams_at_first, streams_now
+from shoal.spark.streams import OUTAGE_S, Check, seen_again, streams_at_first, streams_now
 
 _log: Final = logging.getLogger("shoal.spark")
 _STOP_S: Final = 3.0
@@ -49,8 +49,8 @@ class LoneQuery:
         """All below is done, as Spark last said."""
         self._saved: dict[tuple[int, int, int], int] = {}
         """By stream's id, shard and epoch: a group that was reset has forgotten it."""
-        self._in_order = True
-        """As its group said when it last looked: that may be changed, and a stream come with another."""
+        self._order: dict[str, bool] = {}
+        """By stream, as its group said when it last looked: that may be changed."""
         self._at_work: Sequence[Span] = ()
         """What tasks may be at."""
 
@@ -58,8 +58,7 @@ class LoneQuery:
         options = self._options
         streams = streams_at_first(self._hub, options.subscription)
         if options.group is not None:
-            for name in streams:
-                group_of(self._hub, name, options, is_first=True)
+            groups_of(self._hub, streams, options, is_first=True)
         place = options.start or Place(kind=Kind.LATEST if options.group is None else Kind.GROUP)
         starts = offsets_of(
             self._hub,
@@ -82,20 +81,27 @@ class LoneQuery:
     def latest(self, start: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], int | None]:
         self._at_work = ()
         positions = positions_of(start)
-        streams = self._streams(positions)
+        streams: Mapping[str, StreamInfo] = self._streams(positions)
         self._positions = positions
         if self._options.group is not None:
             self._join(positions.query, streams)
             self._mirror(streams)
-        self._in_order = is_in_order(self._hub, streams, self._options)
-        at = {name: self._at(info, positions.streams.get(name)) for name, info in streams.items()}
+        self._order = order_of(self._hub, streams, self._options)
+        if new := new_to(positions, streams):
+            # Its others may have read on between our look at the streams and the time that we joined.
+            streams = seen_again(self._hub, self._options.subscription, streams, strict=self._options.strict)
+        begun = self._come_to({name: streams[name] for name in new})
+        at = {
+            name: self._at(info, begun[name] if name in begun else positions.streams[name].shards)
+            for name, info in streams.items()
+        }
         spans = [
             span
             for name, info in streams.items()
             for span in due(
                 info,
                 at[name],
-                in_order=self._in_order,
+                in_order=self._order[name],
                 until=None if self._until is None else self._until.get(name, {}),
             )
         ]
@@ -128,11 +134,12 @@ class LoneQuery:
         self._at_work = between(began, ended)
         return self._at_work
 
-    def in_order(self) -> bool:
+    def ordered(self) -> Sequence[str]:
         if self._positions is None:
-            streams = streams_now(self._hub, self._options.subscription)
-            self._in_order = is_in_order(self._hub, streams, self._options)
-        return self._in_order
+            options = self._options
+            streams = streams_now(self._hub, options.subscription, strict=options.strict)
+            self._order = order_of(self._hub, streams, options)
+        return [name for name, is_ordered in self._order.items() if is_ordered]
 
     def ends(self) -> dict[str, Any] | None:
         if self._positions is None:
@@ -194,10 +201,23 @@ class LoneQuery:
             )
         return UnknownStream(name)
 
-    def _at(self, info: StreamInfo, positions: StreamPositions | None) -> dict[int, int]:
-        is_new = positions is None or positions.id != info.id
-        before, strict = begun(info) if is_new else positions_in(positions, info.id), self._options.strict
-        at = standing(info, before, strict=strict)
+    def _come_to(self, new: Mapping[str, StreamInfo]) -> dict[str, dict[int, int]]:
+        """Where the query stands in streams that are new to it: where its group does, which has nobody else
+        by now; without a group before the first record that is there."""
+        if self._options.group is None:
+            return {name: begun_in(info) for name, info in new.items()}
+        return offsets_of(
+            self._hub,
+            new,
+            Place(kind=Kind.GROUP),
+            option="startingOffsets",
+            group=self._options.group,
+            otherwise=Kind.EARLIEST,
+            strict=self._options.strict,
+        )
+
+    def _at(self, info: StreamInfo, before: Mapping[int, int]) -> dict[int, int]:
+        at = standing(info, before, strict=self._options.strict)
         for shard, there in at.items():
             if there != before.get(shard, 0):
                 _log.warning(

@@ -22,7 +22,7 @@ from shoal.consumer.membership import insist
 from shoal.core.errors import ShoalError, StoreError, StreamReplaced, UnknownStream
 from shoal.core.model import StreamInfo
 from shoal.core.names import stream_name
-from shoal.spark.memberships import Memberships, group_of, is_in_order, tell_group
+from shoal.spark.memberships import Memberships, groups_of, order_of, tell_group
 from shoal.spark.news import News
 from shoal.spark.plan import members
 from shoal.spark.plan.limits import Limits
@@ -39,7 +39,7 @@ from shoal.spark.plan.parting import Parting, parting
 from shoal.spark.plan.spans import Span, awaited, limited
 from shoal.spark.plan.starting import check_streams
 from shoal.spark.source_options import SourceOptions
-from shoal.spark.streams import OUTAGE_S, Check, streams_at_first, streams_now
+from shoal.spark.streams import OUTAGE_S, Check, seen_again, streams_at_first, streams_now
 
 _log: Final = logging.getLogger("shoal.spark")
 _FIRST_S: Final = 2.0
@@ -66,8 +66,7 @@ class MemberQuery:
         streams = streams_at_first(self._hub, self._options.subscription)
         if self._options.start is not None:
             check_streams("startingOffsets", self._options.start, streams)
-        for name in streams:
-            group_of(self._hub, name, self._options, is_first=True)  # It begins now, if it is made.
+        groups_of(self._hub, streams, self._options, is_first=True)  # They begin now, if they are made.
         # Nobody joins yet: when a first batch is run again, its name is that of its end.
         return Manifest(query=secrets.token_hex(4)).to_json()
 
@@ -81,6 +80,8 @@ class MemberQuery:
         parts = self._parts(start, before)
         for name, info in streams.items():
             self._close_batch(name, info, parts)
+        assert self._group is not None
+        self._group.check_order()
         streams = self._no_older_than_tenures(streams)
         spans = self._due(streams)
         if not spans and self._until is not None:
@@ -109,11 +110,13 @@ class MemberQuery:
         self._at_work = self._planned[key]
         return self._at_work
 
-    def in_order(self) -> bool:
+    def ordered(self) -> Sequence[str]:
         """As its groups say, which it looks at between batches."""
         if self._group is not None:
-            return self._group.in_order
-        return is_in_order(self._hub, streams_now(self._hub, self._options.subscription), self._options)
+            return self._group.ordered()
+        options = self._options
+        streams = streams_now(self._hub, options.subscription, strict=options.strict)
+        return [name for name, is_ordered in order_of(self._hub, streams, options).items() if is_ordered]
 
     def ends(self) -> dict[str, Any] | None:
         if self._query is None:
@@ -227,11 +230,7 @@ class MemberQuery:
         """We looked at the streams before we waited for shards, and others may have read on meanwhile."""
         if not any(members.is_ahead(info, self._tenures.get(name, {})) for name, info in streams.items()):
             return streams
-        newer = streams_now(self._hub, self._options.subscription, strict=self._options.strict)
-        return {
-            name: newer[name] if name in newer and newer[name].id == info.id else info
-            for name, info in streams.items()
-        }
+        return seen_again(self._hub, self._options.subscription, streams, strict=self._options.strict)
 
     # --- What an earlier run began. ---
 

@@ -29,6 +29,7 @@ from shoal.core.model import StreamInfo
 from shoal.core.names import stream_name
 from shoal.spark.plan.members import to_leave
 from shoal.spark.plan.mirroring import others_in
+from shoal.spark.plan.ordering import check_asked, in_order
 from shoal.spark.plan.starting import Kind, Place, group_place, group_start
 from shoal.spark.source_options import SourceOptions
 from shoal.spark.streams import OUTAGE_S
@@ -73,13 +74,18 @@ class Memberships:
             if name not in streams or streams[name].id != self._ids[name]:
                 self._joined.pop(name).abandon()
                 del self._settings[name]
-        for name, info in streams.items():
-            membership = self._joined.get(name)
-            if membership is not None and membership.error is not None:
+        for membership in self._joined.values():
+            if membership.error is not None:
                 raise membership.error
-            if membership is None:
-                self._joined[name] = insist(partial(self._join, name), StoreError, OUTAGE_S)
-                self._ids[name] = info.id
+        new = [name for name in streams if name not in self._joined]
+        if not new:
+            return
+        self._settings |= groups_of(self._hub, new, self._options, beside=self._joined)
+        if not self._options.is_member:
+            insist(partial(self._refuse_others, new), StoreError, OUTAGE_S)
+        for name in new:
+            self._joined[name] = insist(partial(self._join, name), StoreError, OUTAGE_S)
+            self._ids[name] = streams[name].id
 
     def of(self, stream: str) -> Membership:
         return self._joined[stream]
@@ -113,10 +119,14 @@ class Memberships:
     def streams(self) -> list[str]:
         return list(self._joined)
 
-    @property
-    def in_order(self) -> bool:
-        """Whether one of the groups is, as they were last seen."""
-        return any(settings.in_order for settings in self._settings.values())
+    def ordered(self) -> list[str]:
+        """The streams whose groups are in order, as they were last seen."""
+        return [name for name, settings in self._settings.items() if settings.in_order]
+
+    def check_order(self) -> None:
+        """Refuse groups that were changed to what the query was told not to be."""
+        for name, settings in self._settings.items():
+            check_asked(self._options.in_order, settings.in_order, self.group, name)
 
     def is_leased(self, stream: str) -> bool:
         return self._settings[stream].coordination is Coordination.LEASED
@@ -143,23 +153,19 @@ class Memberships:
         self._joined.clear()
 
     def _join(self, stream: str) -> Membership:
-        options = self._options
-        self._settings[stream] = group_of(self._hub, stream, options)
-        if not options.is_member:
-            self._refuse_others(stream)
         membership = self._hub.join_group(stream, self.group, self.name, listener=self._changed)
-        if not options.is_member:
+        if not self._options.is_member:
             try:
-                self._refuse_others(stream)  # Two may have found nobody at the same time.
+                self._refuse_others([stream])  # Two may have found nobody at the same time.
             except InvalidInput:
                 membership.leave()
                 raise
         return membership
 
-    def _refuse_others(self, stream: str) -> None:
-        others = self._others(stream)
-        if others and self.is_leased(stream):
-            others = self._heard_of(stream, others)
+    def _refuse_others(self, streams: Iterable[str]) -> None:
+        found = {name: others for name in streams if (others := self._others(name))}
+        watched = [name for name in found if not self.is_leased(name)]
+        others = found[watched[0]] if watched else self._heard_of(found)
         if others:
             names = ", ".join(f"{one.name}, silent for {one.silent_ms / 1000:.0f} s" for one in others[:5])
             longest_s = max(one.timeout_ms for one in others) / 1000
@@ -175,10 +181,13 @@ class Memberships:
         describe = partial(self._hub.describe_group, stream, self.group)
         return others_in(insist(describe, StoreError, OUTAGE_S), self.name, self.silent)
 
-    def _heard_of(self, stream: str, others: list[MemberInfo]) -> list[MemberInfo]:
-        """Those of whom something is heard within the time that they said they would act for. Nobody but its
-        consumers watches a leased group: the last one, if it died, would be its member for ever. An outage of
-        the store counts for nothing."""
+    def _heard_of(self, found: Mapping[str, list[MemberInfo]]) -> list[MemberInfo]:
+        """Those of whom something is heard within the time that they said they would act for, on one of these
+        streams; all are listened to at once. Nobody but its consumers watches a leased group: the last one,
+        if it died, would be its member for ever. An outage of the store counts for nothing."""
+        others = [member for those in found.values() for member in those]
+        if not others:
+            return []
         _log.warning(
             "group %s has other members (%s): waiting to hear whether they are alive",
             self.group,
@@ -190,43 +199,49 @@ class Memberships:
         while left_s > 0:
             time.sleep(_LOOK_S)
             left_s -= _LOOK_S
-            if heard := self._others(stream):
-                self.silent = before
-                return heard
+            for stream in found:
+                if heard := self._others(stream):
+                    self.silent = before
+                    return heard
         return []
 
 
-def group_of(hub: Hub, stream: str, options: SourceOptions, *, is_first: bool = False) -> GroupSettings:
-    """The group's settings; made if it is not there. `is_first`: the query begins now, on this stream too."""
+def groups_of(
+    hub: Hub,
+    streams: Iterable[str],
+    options: SourceOptions,
+    *,
+    beside: Iterable[str] = (),
+    is_first: bool = False,
+) -> dict[str, GroupSettings]:
+    """The settings of the streams' groups; one that is not there is made, as those are that are, `beside`
+    them too. `is_first`: the query begins now, on these streams."""
     assert options.group is not None
-    how = WorkerOptions(
-        start=_start(hub, stream, group_place(options.start, is_first=is_first)),
-        timeout=options.group_timeout,
-        in_order=options.in_order is not False,
-    )
-    settings = insist(partial(see_group, hub, stream, options.group, how), StoreError, OUTAGE_S)
-    if options.in_order is not None and options.in_order != settings.in_order:
-        raise InvalidInput(
-            "inOrder",
-            str(options.in_order).lower(),
-            f"group {options.group!r} says otherwise; leave it out, or change the group with update_group()",
+    names, found = list(streams), {}
+    order = order_of(hub, {*names, *beside}, options)
+    for name in names:
+        how = WorkerOptions(
+            start=_start(hub, name, group_place(options.start, is_first=is_first)),
+            timeout=options.group_timeout,
+            in_order=order[name],
         )
-    return settings
+        found[name] = insist(partial(see_group, hub, name, options.group, how), StoreError, OUTAGE_S)
+        check_asked(options.in_order, found[name].in_order, options.group, name)
+    return found
 
 
-def is_in_order(hub: Hub, streams: Iterable[str], options: SourceOptions) -> bool:
-    """Whether a query reads shards after all their ancestors, and with one task: as it was told, or as its
-    groups say, all streams if one of them is. A group that is not there yet will be made in order."""
-    if options.in_order is not None or options.group is None:
-        return options.in_order is not False
-    return any(_is_in_order(hub, stream, options.group) for stream in streams)
+def order_of(hub: Hub, streams: Iterable[str], options: SourceOptions) -> dict[str, bool]:
+    """By stream, whether it is read in order."""
+    if options.in_order is not None or options.group is None:  # No group is asked.
+        return in_order(options.in_order is not False, dict.fromkeys(streams))
+    return in_order(None, {name: _said(hub, name, options.group) for name in streams})
 
 
-def _is_in_order(hub: Hub, stream: str, group: str) -> bool:
+def _said(hub: Hub, stream: str, group: str) -> bool | None:
     try:
         found = insist(partial(hub.service.groups.find, stream_name(stream), group), StoreError, OUTAGE_S)
     except UnknownGroup:
-        return True
+        return None
     return found.settings.in_order
 
 

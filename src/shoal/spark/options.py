@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from shoal.core.errors import InvalidInput, shown_url
-from shoal.core.limits import DURATION_S_MAX
+from shoal.core.limits import DURATION_S_MAX, OFFSET_MAX
 
 Parser = Callable[[str, str], Any]
 """The name and the text of an option, to its value; or InvalidInput."""
@@ -63,7 +63,8 @@ def unknown(name: str, value: object, known: Sequence[Option], what: str) -> Inv
     names = {option.name.lower(): option.name for option in known}
     near = get_close_matches(name.lower(), names, n=1)
     hint = f"did you mean {names[near[0]]!r}?" if near else f"it knows {', '.join(sorted(names.values()))}"
-    return InvalidInput(name, shown_url(str(value)), f"{what} has no such option; {hint}")
+    shown = "***" if _SECRET.search(name.lower()) else shown_url(str(value))
+    return InvalidInput(name, shown, f"{what} has no such option; {hint}")
 
 
 # --- Kinds of values. --------------------------------------------------------------------------------
@@ -98,9 +99,10 @@ def whole(least: int = 1) -> Parser:
 def size(name: str, value: str) -> int:
     """Bytes: a whole number, with `k`, `m` or `g` behind it if you like."""
     found = re.fullmatch(r"(\d{1,15})\s*([kmg]?)b?", value.lower())
-    if not found or not int(found[1]):
-        raise InvalidInput(name, value, "bytes, 1 or more: 1000000, 512k, 64m or 1g")
-    return int(found[1]) * _UNITS[found[2]]
+    wanted = int(found[1]) * _UNITS[found[2]] if found else 0
+    if not 0 < wanted <= OFFSET_MAX:
+        raise InvalidInput(name, value, "bytes, 1 or more, below 8 EiB: 1000000, 512k, 64m or 1g")
+    return wanted
 
 
 def seconds(name: str, value: str) -> float:
@@ -150,5 +152,7 @@ def as_json(name: str, value: str) -> Any:
         raise InvalidInput(name, value, "nested too deeply; offsets are two levels at most") from None
 
 
+_SECRET: Final = re.compile("passw|secret|token|credential|jaas")
+"""In the names of options that other connectors have: their values are not for logs."""
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}

@@ -189,14 +189,14 @@ def check_agreed(options: SourceOptions, columns: Sequence[str]) -> None:
         )
 
 
-def check_cuts(options: SourceOptions, *, in_order: bool) -> None:
+def check_cuts(options: SourceOptions, ordered: Sequence[str]) -> None:
     """Refuse a bound of tasks where no shard may be cut. Of a query with a group the group says that."""
-    if in_order and options.task_records_max is not None:
+    if ordered and options.task_records_max is not None:
         raise InvalidInput(
             "maxRecordsPerPartition",
             options.task_records_max,
-            f"group {options.group!r} is in order, and a shard is read by one task, however much it holds; "
-            "leave it out, or read with a group that is not in order",
+            f"group {options.group!r} of {ordered[0]} is in order, and a shard is read by one task, however "
+            "much it holds; leave it out, or read with groups that are not in order",
         )
 
 
@@ -264,4 +264,8 @@ def _subscription(stream: str | None, pattern: str | None) -> Subscription:
         raise InvalidInput("streamPattern", pattern, "give this or stream, not both")
     if stream is not None and re.fullmatch(r"[\w./, -]*", stream):
         return subscription_of(names("stream", stream), None)
-    return subscription_of(None, pattern or stream)
+    name, given = ("stream", stream) if stream is not None else ("streamPattern", pattern)
+    try:
+        return subscription_of(None, re.compile(str(given)))
+    except re.error as error:
+        raise InvalidInput(name, given, f"neither names nor a regular expression: {error}") from None

@@ -63,8 +63,8 @@ class Query(Protocol):
     def spans(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Span]:
         """What the batch between them is made of; also of one that an earlier run began."""
 
-    def in_order(self) -> bool:
-        """Whether a shard must be read by one task."""
+    def ordered(self) -> Sequence[str]:
+        """The streams of which a shard must be read by one task. If there is one, no shard is cut."""
 
     def ends(self) -> dict[str, Any] | None:
         """Where the streams end, as last seen: for people."""
@@ -151,7 +151,7 @@ class ShoalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _division(self, running: Running) -> Division:
         options = self._options
-        return Division(options.tasks, options.task_records_max, cuts=not running.query.in_order())
+        return Division(options.tasks, options.task_records_max, cuts=not running.query.ordered())
 
     def commit(self, end: dict[str, Any]) -> None:
         """Comes late, and never for the last batch: what is done, `latestOffset` is told sooner."""
@@ -187,10 +187,10 @@ class ShoalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 check_schema(self._reading.schema, found)
                 checked.update(info.id for info in found)
 
-        check(streams_at_first(hub, options.subscription).values())
+        check(streams_at_first(hub, options.subscription, strict=options.strict).values())
         query: Query = (MemberQuery if options.is_member else LoneQuery)(hub, options, news, check)
         if options.task_records_max is not None:
-            check_cuts(options, in_order=query.in_order())
+            check_cuts(options, query.ordered())
         return query
 
     def _limits(self, limit: ReadLimit, is_available_now: bool) -> Limits:

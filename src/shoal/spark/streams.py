@@ -38,10 +38,23 @@ def streams_now(
     return found
 
 
-def streams_at_first(hub: Hub, subscription: Subscription) -> Mapping[str, StreamInfo]:
+def streams_at_first(
+    hub: Hub, subscription: Subscription, *, strict: bool = True
+) -> Mapping[str, StreamInfo]:
     """The same, at least one."""
-    found = streams_now(hub, subscription)
-    if not found:
-        pattern = subscription.pattern.pattern if subscription.pattern else ""
-        raise InvalidInput("stream", pattern, "no stream has a name that this pattern matches as a whole")
-    return found
+    found = streams_now(hub, subscription, strict=strict)
+    if not found and subscription.pattern is not None:
+        what = subscription.pattern.pattern
+        raise InvalidInput("stream", what, "no stream has a name that this pattern matches as a whole")
+    return found or streams_now(hub, subscription)
+
+
+def seen_again(
+    hub: Hub, subscription: Subscription, streams: Mapping[str, StreamInfo], *, strict: bool
+) -> dict[str, StreamInfo]:
+    """The same streams as of now; one that is gone, or was made anew, as it was seen before."""
+    newer = streams_now(hub, subscription, strict=strict)
+    return {
+        name: newer[name] if name in newer and newer[name].id == info.id else info
+        for name, info in streams.items()
+    }

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from shoal.core.checking import is_whole
 from shoal.core.checkpoint import beyond, checkpoint_of, marks_text
 from shoal.core.errors import InvalidInput
+from shoal.core.model import StreamInfo
 from shoal.spark.plan.spans import Span
 
 VERSION: Final = 1
@@ -76,6 +77,12 @@ def _read(given: Mapping[str, Any]) -> dict[str, StreamPositions]:
 def positions_in(positions: StreamPositions | None, stream_id: int) -> Mapping[int, int]:
     """The positions in this stream. None if they are of another that had its name."""
     return positions.shards if positions is not None and positions.id == stream_id else {}
+
+
+def new_to(positions: Positions, streams: Mapping[str, StreamInfo]) -> list[str]:
+    """The streams that a query with these positions has not read: it came to them since."""
+    known = positions.streams
+    return [name for name, info in streams.items() if name not in known or known[name].id != info.id]
 
 
 def new_in(

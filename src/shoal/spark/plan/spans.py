@@ -77,7 +77,7 @@ def kept(stream: str, shard: Shard, position: int, *, strict: bool) -> int:
     return position
 
 
-def begun(info: StreamInfo) -> dict[int, int]:
+def begun_in(info: StreamInfo) -> dict[int, int]:
     """Where a query stands in a stream that it comes to later: before the first record that is there."""
     return {int(shard.id): shard.first_offset for shard in info.shards if shard.first_offset}
 
