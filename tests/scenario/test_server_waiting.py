@@ -331,6 +331,24 @@ def test_all_who_ask_for_figures_at_once_cost_one_look_at_the_store(
     assert len(looks) == looked + 1  # One who comes later is told what there is then.
 
 
+def test_a_store_that_answers_is_not_said_to_be_down_when_lag_takes_too_long(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_over = threading.Event()
+
+    def slow_look(_: object) -> bytes:
+        is_over.wait(20)
+        return b"slow 1\n"
+
+    monkeypatch.setattr("shoal.server.app.lag_text", slow_look)
+    monkeypatch.setattr("shoal.server.app._LAG_S", 0.3)
+    status, figures = asked(url, "/metrics", method="GET")
+    is_over.set()
+    assert status == 200
+    assert b"shoal_server_store_up 1.0" in figures
+    assert b"slow" not in figures
+
+
 def test_a_call_that_waits_ends_when_its_hub_is_closed(url: str) -> None:
     hub = shoal.connect(url)
     hub.create_stream("orders", shards=1)

@@ -2,9 +2,11 @@
 
 import http.client
 import itertools
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -84,6 +86,34 @@ def test_a_request_for_any_server_of_the_store_is_taken_once_by_all_of_them(door
         for url in (another, door.url):
             status, refused = asked(url, sent.path, sent.body, Authorization=header)
             assert (status, refused["error"]) == (401, "ReplayedRequest")
+
+
+def test_who_signs_for_any_server_while_nothing_can_be_written_keeps_only_itself_waiting(door: Door) -> None:
+    path = "/v1/hub/list_projects"
+    many, modest = door.key_of("many", ALL), door.key_of("modest", ALL)
+    here = Sent(modest, path, b"{}").for_server(door.url)
+    assert asked(door.url, path, Authorization=here.header())[0] == 200
+    told = asked(door.url, path, Authorization=Sent(many, path, b"{}").header())
+    anywhere = Sent(many, path, b"{}", server=told[1]["fields"]["store"])
+
+    def ask(number: int) -> int:
+        sent = replace(anywhere, nonce=f"{number:020}")
+        return asked(door.url, path, Authorization=sent.header())[0]
+
+    file = sqlite3.connect(door.store_url.removeprefix("sqlite:///"), isolation_level=None)
+    with closing(file), ThreadPoolExecutor(40) as threads:
+        file.execute("BEGIN IMMEDIATE")
+        try:
+            waiting = [threads.submit(ask, number) for number in range(40)]
+            time.sleep(0.3)
+            began = time.monotonic()
+            assert asked(door.url, path, Authorization=replace(here, nonce="m" * 20).header())[0] == 200
+            assert asked(door.url, "/readyz", method="GET")[0] == 200
+            assert time.monotonic() - began < 1.5
+            assert not any(one.done() for one in waiting), "their numbers are to be written down first"
+        finally:
+            file.execute("ROLLBACK")
+        assert {one.result() for one in waiting} == {200}
 
 
 def test_requests_that_are_signed_for_another_server_count_against_the_rate(door: Door) -> None:

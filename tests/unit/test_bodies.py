@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from shoal.remote.bodies import KEPT, LEAST, MOST, ROUND, Bodies
+from shoal.remote.bodies import KEPT, KEPT_S, LEAST, MOST, ROUND, Bodies
 
 
 def address(view: memoryview) -> int:
@@ -66,5 +66,22 @@ def test_so_much_is_kept_and_no_more_and_nothing_once_it_is_dropped() -> None:
     taken = [bodies.take(LEAST) for _ in range(3 * KEPT)]
     taken.clear()
     assert len(bodies._free) == KEPT
+    late = bodies.take(LEAST)
     bodies.drop()
     assert not bodies._free
+    del late
+    assert not bodies._free, "nor what comes back later"
+
+
+def test_what_nothing_was_written_to_for_a_while_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies, now_s = Bodies(), 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now_s)
+    both = [bodies.take(LEAST), bodies.take(LEAST)]
+    both.pop()
+    now_s += KEPT_S - 1
+    both.pop()
+    bodies.tidy()
+    assert len(bodies._free) == 2
+    now_s += 2
+    bodies.tidy()
+    assert len(bodies._free) == 1, "the one that came back last"

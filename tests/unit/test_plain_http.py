@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -187,3 +188,57 @@ def test_an_answer_that_does_not_come_is_not_waited_for_without_an_end() -> None
         with pytest.raises(TimeoutError):
             http.exchange("/v1/x", "a/b", [b""], 0.1)
         http.close()
+
+
+def test_a_slow_answer_is_not_silence() -> None:
+    """A megabyte takes longer than the timeout; no two bytes are so far apart."""
+    body, is_over = bytes(range(256)) * 4096 * 2, threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            peer, _ = listening.accept()
+            with peer:
+                while b"body" not in peer.recv(65536):
+                    pass
+                peer.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body))
+                for begin in range(0, len(body), 1 << 17):
+                    peer.sendall(body[begin : begin + (1 << 17)])
+                    time.sleep(0.1)
+                is_over.wait(5)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        http = PlainHttp("127.0.0.1", listening.getsockname()[1], None, 0.5)
+        try:
+            assert http.exchange("/v1/x", "a/b", [b"body"], 0.5).body == body
+            with pytest.raises(TimeoutError):
+                http.exchange("/v1/x", "a/b", [b"x"], 0.5)
+        finally:
+            is_over.set()
+            http.close()
+            thread.join(5)
+
+
+def test_silence_within_a_long_answer_ends_it() -> None:
+    silent = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            peer, _ = listening.accept()
+            with peer:
+                peer.recv(65536)
+                peer.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 3000000\r\n\r\n" + b"x" * 500_000)
+                silent.wait(5)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        http = PlainHttp("127.0.0.1", listening.getsockname()[1], None, 0.3)
+        try:
+            began = time.monotonic()
+            with pytest.raises(TimeoutError):
+                http.exchange("/v1/x", "a/b", [b"body"], 0.3)
+            assert time.monotonic() - began < 2
+        finally:
+            silent.set()
+            http.close()
+            thread.join(5)

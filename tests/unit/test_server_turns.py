@@ -31,8 +31,8 @@ def test_whoever_comes_next_has_a_share_of_what_is_left() -> None:
     async def story(turns: Turns, begun: asyncio.Queue[str], work: Work) -> None:
         at_work: list[str] = []
         tasks = []
-        for client, share in (("first", 4), ("second", 2), ("third", 2)):
-            tasks += [asyncio.create_task(work(client)) for _ in range(8)]
+        for client, share in (("first", 16), ("second", 8), ("third", 4), ("fourth", 2), ("fifth", 1)):
+            tasks += [asyncio.create_task(work(client)) for _ in range(40)]
             at_work += [await asyncio.wait_for(begun.get(), 5) for _ in range(share)]
             assert at_work.count(client) == share
             assert begun.empty()
@@ -40,7 +40,28 @@ def test_whoever_comes_next_has_a_share_of_what_is_left() -> None:
         await asyncio.gather(*tasks)
 
     gate = threading.Event()
-    run(8, story, gate)
+    run(32, story, gate)
+
+
+def test_clients_that_go_on_come_to_equal_shares() -> None:
+    async def story(turns: Turns, begun: asyncio.Queue[str], work: Work) -> None:
+        async def go_on(client: str) -> None:
+            while not is_over:
+                await work(client)
+
+        is_over = False
+        tasks = [asyncio.create_task(go_on(client)) for client in ("first", "second") for _ in range(40)]
+        at_work = {"first": 0, "second": 0}
+        for _ in range(500):
+            at_work[await asyncio.wait_for(begun.get(), 5)] += 1
+        assert max(turns._working.values()) <= 10, "a third of the threads each"
+        assert min(at_work.values()) > 150
+        is_over = True
+        await asyncio.gather(*tasks)
+
+    gate = threading.Event()
+    gate.set()
+    run(32, story, gate)
 
 
 def test_a_call_that_is_given_up_while_it_waits_takes_nobodys_turn() -> None:

@@ -6,10 +6,11 @@ Invariant: memory is used again only when nothing refers to the answer that was 
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections import deque
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -22,6 +23,7 @@ ROUND: Final = 1_000_000
 """Of such sizes: the next answer is a few bytes longer."""
 KEPT: Final = 4
 """Two are under way for a reader, and one is being unpacked."""
+KEPT_S: Final = 5.0
 
 
 class Bodies:
@@ -29,7 +31,9 @@ class Bodies:
     last part of an answer go puts its memory back, and that may happen within any statement."""
 
     def __init__(self) -> None:
-        self._free: deque[pa.Buffer] = deque()
+        self._free: deque[_Spare] = deque()
+        self._age = 0
+        """How often all was dropped: what was taken before is not kept when it comes back."""
 
     def take(self, length: int) -> tuple[memoryview, memoryview]:
         """Memory to write an answer to, and the same to be read: it is taken until the latter and all of its
@@ -39,27 +43,43 @@ class Bodies:
             return body, body
         memory = self._spare(length)
         use = _Use()
-        weakref.finalize(use, self._put_back, memory).atexit = False
+        weakref.finalize(use, self._put_back, memory, self._age).atexit = False
         body = memoryview(pa.foreign_buffer(memory.address, length, use)).cast("B")
         return memoryview(memory).cast("B")[:length], body
 
     def _spare(self, length: int) -> pa.Buffer:
         """Not much larger: who keeps a part of the answer keeps all of it."""
         with suppress(IndexError):
-            memory = self._free.pop()
-            if length <= memory.size <= 2 * length:
-                return memory
-            if memory.size > length and len(self._free) < KEPT:
-                self._free.appendleft(memory)  # The next one that is looked at is another.
+            spare = self._free.pop()
+            size = spare.memory.size
+            if length <= size <= 2 * length:
+                return spare.memory
+            if size > length and len(self._free) < KEPT:
+                self._free.appendleft(spare)  # The next one that is looked at is another.
         return pa.allocate_buffer(-(-length // ROUND) * ROUND, memory_pool=MEMORY)
 
-    def _put_back(self, memory: pa.Buffer) -> None:
-        if len(self._free) < KEPT:
-            self._free.append(memory)
+    def _put_back(self, memory: pa.Buffer, age: int) -> None:
+        if age == self._age and len(self._free) < KEPT:
+            self._free.append(_Spare(memory, time.monotonic()))
+
+    def tidy(self) -> None:
+        """Let go of what nothing was written to for a while."""
+        old_s = time.monotonic() - KEPT_S
+        with suppress(IndexError):
+            for _ in range(len(self._free)):
+                spare = self._free.popleft()
+                if spare.since_s > old_s:
+                    self._free.append(spare)
 
     def drop(self) -> None:
         """Nothing long is expected any more."""
+        self._age += 1
         self._free.clear()
+
+
+class _Spare(NamedTuple):
+    memory: pa.Buffer
+    since_s: float
 
 
 class _Use:

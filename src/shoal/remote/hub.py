@@ -262,6 +262,7 @@ class RemoteHub(Part):
             else:
                 wanted = Wanted(name, shard, offset, replace(limits, wait_s=wait_s))
                 batch = next(self._reads(wanted, fence=fence))
+                BODIES.tidy()  # No thread that reads ahead does, when it rests.
             if len(batch) or batch.end_of_shard or left_s <= wait_s:
                 return batch
 

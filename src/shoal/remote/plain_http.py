@@ -167,12 +167,30 @@ class PlainHttp:
         least = 1
         while place < length:
             least = self._wake_at(min(length - place, _WOKEN), least)
-            got = self.socket.recv_into(memory[place:])
+            try:
+                got = self.socket.recv_into(memory[place:])
+            except TimeoutError:
+                got, least = self._come_so_far(memory[place:], least), 1
             if not got:
                 raise BrokenAnswer(f"the connection ended after {place} of {length} bytes")
             place += got
         self._wake_at(1, least)
         return body
+
+    def _come_so_far(self, into: memoryview, least: int) -> int:
+        """What has come of an answer while its reader was not woken: the line is slow, and from now on it is
+        for every byte. TimeoutError: nothing has."""
+        if least == 1:
+            raise TimeoutError("timed out")
+        self._wake_at(1, least)
+        self._gathers = False
+        self.socket.settimeout(0.0)
+        try:
+            return self.socket.recv_into(into)
+        except BlockingIOError:
+            raise TimeoutError("timed out") from None
+        finally:
+            self.socket.settimeout(self._timeout_s)
 
     def _wake_at(self, size: int, before: int) -> int:
         """Be woken when so many bytes have come, or the connection has ended, if that is to be had."""

@@ -17,7 +17,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from starlette.types import Scope
 
@@ -45,6 +45,24 @@ from shoal.wire.signing import ANY_SERVER, is_right, parse_header
 _log: Final = logging.getLogger("shoal.server")
 
 Found = TypeVar("Found")
+
+
+class Nonce(NamedTuple):
+    """What a request shows that any server of a store may take: none may take it twice."""
+
+    digest: str
+    until_ms: int
+    now_ms: int
+
+
+class Admitted(NamedTuple):
+    """Whose request it is, by what is signed."""
+
+    caller: Caller
+    digest: str | None = None
+    """That its body has to have."""
+    nonce: Nonce | None = None
+    """To be used up before anything is done."""
 
 
 class Access:
@@ -112,14 +130,13 @@ class Access:
 
     # --- Who it is. ---
 
-    async def admit(self, scope: Scope, client: str, run: Run) -> tuple[Caller, str | None]:
-        """Who makes a native request, by its head and its address, and the digest that its body has to have;
-        or an error.
+    async def admit(self, scope: Scope, client: str, run: Run) -> Admitted:
+        """Who makes a native request, by its head and its address; or an error.
 
         Nothing is remembered of a request whose signature is not right.
         """
         if not await self.is_on(run):
-            return ANYONE, None
+            return Admitted(ANYONE)
         headers = [value for name, value in scope["headers"] if name == b"authorization"]
         if len(headers) != 1:
             raise NotSignedIn(
@@ -141,16 +158,19 @@ class Access:
             self.server, self._nonces = secrets.token_hex(8), Nonces()
         check_date(signed.date_ms, now_ms)
         if signed.server == self._any_server:
-            nonce = hashlib.sha256(f"{signed.key}:{signed.nonce}".encode()).hexdigest()
-            until_ms = signed.date_ms + _KEPT_MS
-            if not await run(self._store.keep_nonce, nonce, until_ms, now_ms):
-                raise ReplayedRequest
-        elif signed.server == self.server:
-            nonce = f"{signed.key}:{signed.nonce}"
-            self._nonces.take(nonce, signed.date_ms, now_ms, known.caller.name)
-        else:
+            digest = hashlib.sha256(f"{signed.key}:{signed.nonce}".encode()).hexdigest()
+            nonce = Nonce(digest, signed.date_ms + _KEPT_MS, now_ms)
+            return Admitted(known.caller, signed.digest, nonce)
+        if signed.server != self.server:
             raise Refused(SignedForAnother(server=self.server, store=self._any_server), is_untouched=True)
-        return known.caller, signed.digest
+        self._nonces.take(f"{signed.key}:{signed.nonce}", signed.date_ms, now_ms, known.caller.name)
+        return Admitted(known.caller, signed.digest)
+
+    async def use_up(self, nonce: Nonce, run: Run) -> None:
+        """ReplayedRequest, if a server of this store has seen it. `run` waits for the client's turn: it is
+        known by now."""
+        if not await run(self._store.keep_nonce, nonce.digest, nonce.until_ms, nonce.now_ms):
+            raise ReplayedRequest
 
     async def known(self, key_id: str, client: str, run: Run) -> KnownKey | None:
         """A key that is there and enabled, for a client at this address."""

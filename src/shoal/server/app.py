@@ -10,6 +10,7 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
@@ -60,6 +61,9 @@ _LARGE: Final = 65_536
 _STORE_S: Final = 3.0
 """Who asks how the server is hears so soon that its store does not answer: balancers and scrapers have a few
 seconds."""
+_LAG_S: Final = 6.0
+"""For the lag of all groups: longer than a look at them takes (`metrics.LOOK_S`), and with the look at the
+store within the ten seconds of a scraper."""
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 Found = TypeVar("Found")
@@ -140,14 +144,15 @@ class Application:
         """Who makes a native request."""
         try:
             _check_host(request.scope)
-            caller, request.digest = await self.access.admit(
-                request.scope, request.client, self._turns.run_own
-            )
+            admitted = await self.access.admit(request.scope, request.client, self._turns.run_own)
         except (ShoalError, Refused):
             self._admitted(request, None)
             raise
-        self._admitted(request, caller)
-        return caller
+        request.digest = admitted.digest
+        self._admitted(request, admitted.caller)
+        if admitted.nonce is not None:
+            await self.access.use_up(admitted.nonce, self._turns.run)
+        return admitted.caller
 
     def _admitted(self, request: Incoming, caller: Caller | None) -> None:
         """One more request of a client, which is a user, or, of whom no user is known, an address; or
@@ -322,21 +327,16 @@ class Application:
         return await self._figures()
 
     async def _look_at_figures(self) -> Answer:
-        lag = b""
-        try:
-            lag = await _soon(self._lag())
-        except (ShoalError, Refused):
-            is_up = False  # What was counted is told all the same.
-        else:
+        is_up, lag = False, b""
+        with suppress(ShoalError, Refused):  # What was counted is told all the same.
+            is_guarded = await _soon(self._state())
             is_up = True
+            # Names of streams and groups are not for everyone, once there are users.
+            if not is_guarded or self._options.open_metrics:
+                lag = await _soon(self._lag(), _LAG_S)
         return Answer([self._counters.text(is_up) + lag], CONTENT_TYPE_LATEST.encode())
 
     async def _look_at_lag(self) -> bytes:
-        """Of groups, as far as it is for everyone; an error, if the store does not answer."""
-        is_guarded = await self._ask_store()
-        # Names of streams and groups are not for everyone, once there are users.
-        if is_guarded and not self._options.open_metrics:
-            return b""
         return await self._turns.run_own(lag_text, self._hub)  # type: ignore[no-any-return]
 
     async def _document(self, request: Incoming, caller: Caller) -> Answer:  # noqa: ARG002
@@ -391,13 +391,13 @@ class _Endpoint:
         await self._application.serve(scope, receive, send, self._name, self._handler)
 
 
-async def _soon(look: Awaitable[Found]) -> Found:
+async def _soon(look: Awaitable[Found], within_s: float = _STORE_S) -> Found:
     """What the store says, if it says it soon: a store that hangs refuses nothing."""
     try:
-        async with asyncio.timeout(_STORE_S):
+        async with asyncio.timeout(within_s):
             return await look
     except TimeoutError as error:
-        raise StoreUnavailable(f"the store has not answered within {_STORE_S:g} s") from error
+        raise StoreUnavailable(f"the store has not answered within {within_s:g} s") from error
 
 
 def _numbered(answer: Answer, request_id: str) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -23,6 +24,8 @@ _BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 GROUPS_SHOWN: Final = 2000
 """Groups whose lag one look at the figures shows: each costs a look at its rows, of a millisecond or two, and
 Prometheus waits for ten seconds. How many there are beyond is a figure, too."""
+LOOK_S: Final = 4.0
+"""As long as such a look goes on; groups that it has not come to are beyond."""
 
 
 class Counters:
@@ -111,19 +114,19 @@ class Counters:
         return generate_latest(self.registry)
 
 
-def lag_text(hub: LocalHub, groups_shown: int = GROUPS_SHOWN) -> bytes:
+def lag_text(hub: LocalHub, groups_shown: int = GROUPS_SHOWN, within_s: float = LOOK_S) -> bytes:
     """Lag per group and shard, as Prometheus reads it. Looks at the store: for a thread."""
     of_groups = CollectorRegistry()
-    of_groups.register(GroupLag(hub, groups_shown))
+    of_groups.register(GroupLag(hub, groups_shown, within_s))
     return generate_latest(of_groups)
 
 
 class GroupLag(Collector):
     """Lag per group and shard, and what comes later per stream, looked up when someone asks."""
 
-    def __init__(self, hub: LocalHub, groups_shown: int) -> None:
+    def __init__(self, hub: LocalHub, groups_shown: int, within_s: float) -> None:
         self._hub = hub
-        self._groups_shown = groups_shown
+        self._groups_shown, self._within_s = groups_shown, within_s
 
     def describe(self) -> list[GaugeMetricFamily]:
         """Nothing: to be registered must not look at the store."""
@@ -143,8 +146,10 @@ class GroupLag(Collector):
         )
         beyond = GaugeMetricFamily(
             "shoal_groups_not_shown",
-            f"Groups beyond the first {self._groups_shown}, whose lag is not shown here.",
+            f"Groups beyond the first {self._groups_shown}, or beyond what could be looked at in "
+            f"{self._within_s:g} s, whose lag is not shown here.",
         )
+        until = time.monotonic() + self._within_s
         delayed = self._hub.all_delayed()
         left, not_shown = self._groups_shown, 0
         for stream in self._hub.list_streams(None):
@@ -157,6 +162,9 @@ class GroupLag(Collector):
             shown = groups[:left]
             left, not_shown = left - len(shown), not_shown + len(groups) - len(shown)
             for group in shown:
+                if time.monotonic() > until:
+                    not_shown += 1
+                    continue
                 try:
                     info = self._hub.groups.describe(stream.full_name, group.name)
                 except (UnknownGroup, UnknownStream):

@@ -29,8 +29,8 @@ class Unasked(Protocol):
 
 def patient_protocol(application: Unasked, options: ServerOptions) -> type[HttpToolsProtocol]:
     """The protocol of a connection, which ends those that send their heads too slowly, or too much of them,
-    or nothing that is HTTP, and those that are one too many, unless they ask for the server's health. Who is
-    connected already is left alone."""
+    or nothing that is HTTP, and those that are one too many, unless they ask for the server's health; for a
+    newcomer, one at rest of an address that has more."""
 
     class Patient(_Patient):
         _application = application

@@ -55,10 +55,12 @@ class Turns:
         return await asyncio.get_running_loop().run_in_executor(self._own, function, *arguments)
 
     def _has_room(self, client: str) -> bool:
-        """One who is alone has half of the threads; of two each a third: there is always one for the next."""
+        """One who is alone has half of the threads; of two each a third: and nobody takes more than half of
+        what others leave. So there is always one for the next."""
         working = self._working.get(client, 0)
         clients = len(self._working) + (working == 0)
-        return working < max(1, self._threads // (clients + 1))
+        left = self._threads - sum(self._working.values()) + working
+        return working < max(1, min(self._threads // (clients + 1), -(-left // 2)))
 
     def _begin(self, client: str) -> None:
         self._working[client] = self._working.get(client, 0) + 1
