@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+import shoal
 from shoal.spark.data_source import schema_of
 from shoal.spark.hubs import close_hubs
 from shoal.spark.source_options import source_options
@@ -73,6 +74,12 @@ def spark_url(postgres_server: PostgresServer) -> Iterator[str]:
 def checkpoint(tmp_path: Path) -> str:
     """The folder of one query's own checkpoint."""
     return str(tmp_path / "checkpoint")
+
+
+@pytest.fixture
+def hub(store_url: str) -> Iterator[shoal.Hub]:
+    with shoal.connect(store_url) as hub:
+        yield hub
 
 
 @pytest.fixture

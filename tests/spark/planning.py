@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import shoal
+from shoal.core.checkpoint import Checkpoint
 from shoal.spark.stream_reader import EVERYTHING, ShoalStreamReader
+from shoal.wire.lanes import lanes_of
 
 ALL = EVERYTHING
 
@@ -67,3 +69,22 @@ def held(hub: shoal.Hub) -> dict[str | None, int]:
 def fill(hub: shoal.Hub, shards: int, records: int) -> None:
     for shard in range(shards):
         hub.append("orders", shard, [b"x"] * records)
+
+
+def done_in_lanes(hub: shoal.Hub, *, in_order: bool = True) -> set[int]:
+    """A worker of two lanes hands over: one has done all, the other nothing. The 40 records that are left."""
+    hub.create_stream("orders", shards=1)
+    hub.create_group("orders", "billing", timeout=2.0, in_order=in_order)
+    with hub.producer("orders") as producer:
+        for number in range(40):
+            producer.send(b"%d" % number, key=f"k{number % 8}")
+    with hub.join_group("orders", "billing", "worker") as worker:
+        deadline = time.monotonic() + 10
+        while not worker.leases:
+            worker.wait(0, 0.2)
+            assert time.monotonic() < deadline
+        slow, quick = lanes_of(hub.read("orders", 0, 0), 2)
+        worker.release({0: Checkpoint(min(slow), [(0, 40)])})
+    assert set(slow) | set(quick) == set(range(40))
+    assert 10 < len(slow) < 30
+    return set(slow)

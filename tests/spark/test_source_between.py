@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from threading import Timer
@@ -32,12 +32,6 @@ from shoal.spark.source_options import source_options
 from shoal.spark.stream_reader import ShoalStreamReader
 from shoal.testing.servers import PostgresServer
 from tests.spark.planning import ALL, Driver, fill, held
-
-
-@pytest.fixture
-def hub(store_url: str) -> Iterator[shoal.Hub]:
-    with shoal.connect(store_url) as hub:
-        yield hub
 
 
 def test_a_store_that_restarts_in_the_midst_of_a_batch_is_waited_for(

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import shoal
-from shoal.core.errors import InvalidInput, StreamReplaced, UnknownStream
+from shoal.core.errors import InvalidInput, SchemaMismatch, StreamReplaced, UnknownStream
 from shoal.spark.batch_reader import SpanPartition
+from shoal.spark.data_source import schema_of
 from shoal.spark.lone_query import LoneQuery
+from shoal.spark.source_options import source_options
 from shoal.spark.stream_reader import ShoalStreamReader
-from tests.spark.planning import Driver
+from tests.spark.planning import Driver, fill
 
 Begin = Callable[..., ShoalStreamReader]
-
-
-@pytest.fixture
-def hub(store_url: str) -> Iterator[shoal.Hub]:
-    with shoal.connect(store_url) as hub:
-        yield hub
 
 
 def planned(driver: Driver) -> list[list[tuple[str, int]]]:
@@ -272,3 +268,104 @@ def test_a_query_without_membership_runs_no_batch_again_beside_a_living_member(
     again.end = json.loads(json.dumps(driver.end))
     again.run()
     assert len(again.rows) == 5
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
+@pytest.mark.parametrize("member", ["true", "false"])
+def test_of_a_stream_that_is_made_anew_the_group_is_made_anew_too_or_the_query_ends(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], member: str, strict: str
+) -> None:
+    hub.create_stream("orders", shards=1)
+    fill(hub, 1, 5)
+    one = Driver(begin(group="billing", member=member, failOnDataLoss=strict))
+    one.drive(lambda: len(one.rows) == 5 and hub.describe_group("orders", "billing").lag == 0)
+    hub.delete_stream("orders")
+    hub.create_stream("orders", shards=1)
+    fill(hub, 1, 3)
+    if strict == "true":
+        with pytest.raises(StreamReplaced):
+            one.drive(lambda: False)
+        return
+    one.drive(lambda: len(one.rows) == 8)
+    assert [offset for _, offset in one.rows] == [0, 1, 2, 3, 4, 0, 1, 2]
+    one.drive(lambda: hub.describe_group("orders", "billing").lag == 0)
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_a_checkpoint_of_other_streams_is_refused_by_their_names_or_left_behind(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], strict: str
+) -> None:
+    for stream in ("orders", "carts"):
+        hub.create_stream(stream, shards=1)
+    fill(hub, 1, 5)
+    one = Driver(begin(stream="carts"))
+    two = Driver(begin(stream="orders", failOnDataLoss=strict), one.start)
+    if strict == "true":
+        with pytest.raises(InvalidInput, match="stream='carts': the query has read it until now"):
+            two.plan()
+        return
+    two.drive(lambda: len(two.rows) == 5)
+
+
+@pytest.mark.parametrize("member", ["true", "false"])
+def test_a_new_stream_of_a_pattern_with_other_columns_is_refused_by_its_name(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], member: str
+) -> None:
+    hub.create_stream("orders-1", shards=1)
+    options = {"stream": "orders-[0-9]", "group": "billing", "member": member}
+    one = Driver(begin(**options))
+    hub.create_stream("orders-2", shards=1, schema={"n": "int64"})
+    with pytest.raises(SchemaMismatch, match="orders-2='n: int64'"):
+        one.drive(lambda: False)
+
+
+def test_a_stream_that_a_pattern_matches_later_is_read_from_its_beginning_and_the_notes_of_sinks_are_not(
+    hub: shoal.Hub, store_url: str
+) -> None:
+    """A query that reads the notes of its own sink would feed itself."""
+    hub.create_stream("orders", shards=1)
+    fill(hub, 1, 1)
+    hub.create_stream("spark.ledger", shards=1)
+    hub.append("spark.ledger", 0, [b"a note"])
+    given = {"hub": store_url, "streamPattern": ".*", "startingOffsets": "earliest"}
+    reader = ShoalStreamReader(source_options(given, is_streaming=True), schema_of(given))
+    driver = Driver(reader)
+    driver.drive(lambda: driver.rows == [(0, 0)])
+    hub.create_stream("bills", shards=1)
+    hub.append("bills", 0, [b"x", b"x"])
+    driver.drive(lambda: driver.rows == [(0, 0), (0, 0), (0, 1)])
+    assert list(driver.end["streams"]) == ["bills", "orders"]
+    reader.stop()
+
+
+@pytest.mark.parametrize("start", [{"startingOffsets": "latest"}, {"startingTimestamp": "4000000000000"}])
+@pytest.mark.parametrize("member", ["true", "false"])
+def test_a_stream_that_comes_to_a_query_later_is_read_whole_and_its_group_says_so(
+    hub: shoal.Hub, begin: Callable[..., ShoalStreamReader], member: str, start: dict[str, str]
+) -> None:
+    """Where the query begins holds for the streams that it begins with; also after a restart."""
+    hub.create_stream("orders-1", shards=1)
+    hub.append("orders-1", 0, [b"x"] * 3)
+    options = {"stream": "orders-[0-9]", "group": "billing", "member": member, "groupTimeout": "2s", **start}
+
+    def lag(stream: str) -> int:
+        return hub.describe_group(stream, "billing").lag
+
+    def read_whole(driver: Driver, stream: str, records: int) -> None:
+        hub.create_stream(stream, shards=1)
+        hub.append(stream, 0, [b"x"] * records)
+        driver.rows.clear()
+        deadline = time.monotonic() + 20
+        while not driver.plan():
+            assert time.monotonic() < deadline
+        assert lag(stream) == records, "before any of it is read"
+        driver.run()
+        driver.drive(lambda: driver.rows == [(0, n) for n in range(records)])
+        driver.drive(lambda: not driver.plan() and lag(stream) == 0)
+
+    one = Driver(begin(**options))
+    assert not one.plan()
+    read_whole(one, "orders-2", 5)
+    one.reader.stop()
+    read_whole(Driver(begin(**options), one.start), "orders-3", 7)
+    assert [int(shard.checkpoint) for shard in hub.describe_group("orders-1", "billing").shards] == [3]
