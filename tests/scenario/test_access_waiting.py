@@ -1,7 +1,7 @@
 """A server with users: who waits there, and may not any more when something comes."""
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,13 +13,10 @@ import shoal
 from shoal import Hub
 from shoal.core.errors import NotSignedIn
 from shoal.core.lease import InstanceRow
-from shoal.core.membership import Beat
-from shoal.core.model import ShardId
-from shoal.core.names import stream_name
 from shoal.core.reading import ReadLimits
 from shoal.core.share_acts import Receive
 from shoal.native.calls import CALLS, arguments_to
-from shoal.ports import Newcomer, ShardEnd
+from shoal.ports import ShardEnd
 from shoal.remote.signing import Credentials
 from shoal.server.keys import CACHE_S
 from shoal.server.sealing import VARIABLE, new_master_key
@@ -28,8 +25,8 @@ from shoal.testing.members import eventually
 from shoal.testing.serving import served
 from shoal.testing.users import ALL, Door, allowed
 from tests.scenario.asking import Sent, asked, figure
+from tests.scenario.beating import ORDERS, Member
 
-ORDERS = stream_name("orders")
 WAIT_S = 15.0
 Where = tuple[str, str]
 Calls = dict[Where, dict[str, Any]]
@@ -61,34 +58,6 @@ def is_refused(hub: Hub) -> bool:
     except NotSignedIn:
         return True
     return False
-
-
-class Member:
-    """A consumer that holds what it is given."""
-
-    def __init__(self, hub: Hub, name: str) -> None:
-        self._groups = hub.service.groups
-        self.incarnation = f"{name}-1"
-        newcomer = Newcomer(name=name, incarnation=self.incarnation)
-        self.joined = self._groups.join(ORDERS, "billing", newcomer)
-
-    def beat(self) -> int:
-        """Take what there is; the version of what it was told."""
-        held: Mapping[ShardId, int] = {}
-        seen = 0
-        for number in (1, 2):
-            beat = Beat(
-                incarnation=self.incarnation,
-                number=number,
-                timeout_ms=self.joined.timeout_ms,
-                interval_ms=self.joined.interval_ms,
-                held=held,
-                seen=seen,
-            )
-            answer = self._groups.beat(ORDERS, self.joined.group_id, beat)
-            seen = answer.version
-            held = {grant.shard: grant.epoch for grant in answer.granted or ()}
-        return seen
 
 
 def test_whose_key_is_taken_away_hears_of_nothing_that_it_waits_for(door: Door, admin: Hub) -> None:

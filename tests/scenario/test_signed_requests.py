@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,8 @@ from shoal.core.errors import (
     ClockSkewed,
     NotSignedIn,
 )
+from shoal.hub.local import LocalHub
+from shoal.native.calls import CALLS, arguments_to
 from shoal.remote.connection import Connection
 from shoal.remote.signing import Credentials, Signer
 from shoal.server.options import ServerOptions
@@ -27,6 +30,7 @@ from shoal.server.starting import open_server
 from shoal.testing.serving import served
 from shoal.testing.users import ALL, Door
 from tests.scenario.asking import Sent, asked
+from tests.scenario.beating import ORDERS, Member
 
 
 def test_nobody_gets_in_without_a_signature_and_nothing_is_changed(door: Door, admin: Hub) -> None:
@@ -114,6 +118,55 @@ def test_who_signs_for_any_server_while_nothing_can_be_written_keeps_only_itself
         finally:
             file.execute("ROLLBACK")
         assert {one.result() for one in waiting} == {200}
+
+
+def test_heartbeats_that_are_signed_for_any_server_wait_for_no_slow_calls_of_their_user(
+    door: Door, admin: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a balancer all are, and the workers of a farm may share one key."""
+    path, key = "/v1/hub/list_projects", door.key_of("farm", ALL)
+    told = asked(door.url, path, Authorization=Sent(key, path, b"{}").header())
+    anywhere = Sent(key, path, b"{}", server=told[1]["fields"]["store"])
+    admin.create_stream("orders", shards=1)
+    admin.create_group("orders", "billing")
+    member, call = Member(admin, "worker"), CALLS["groups", "beat"]
+    member.beat()
+    beat = {"name": ORDERS, "group_id": member.joined.group_id, "beat": member.next()}
+    body = arguments_to(call, beat)
+    is_over = threading.Event()
+    monkeypatch.setattr(LocalHub, "list_projects", lambda _: is_over.wait(20) and [])
+    with ThreadPoolExecutor(40) as threads:
+        sent = [replace(anywhere, nonce=f"{number:020}") for number in range(40)]
+        slow = [threads.submit(asked, door.url, path, Authorization=one.header()) for one in sent]
+        try:
+            time.sleep(0.5)
+            began = time.monotonic()
+            beaten = Sent(key, call.path, body, nonce="b" * 20, server=anywhere.server)
+            status, told = asked(door.url, call.path, body, Authorization=beaten.header())
+            assert status == 200, told
+            assert time.monotonic() - began < 2
+            assert not any(one.done() for one in slow)
+        finally:
+            is_over.set()
+        assert {one.result()[0] for one in slow} == {200}
+
+
+def test_a_request_that_is_refused_for_its_rate_is_not_taken_later_from_who_has_listened(door: Door) -> None:
+    path, key = "/v1/hub/list_projects", door.key_of("writer", ALL)
+    with served(door.store_url, ServerOptions(port=0, requests_per_s_max=3)) as url:
+        told = asked(url, path, Authorization=Sent(key, path, b"{}").header())
+        anywhere = Sent(key, path, b"{}", server=told[1]["fields"]["store"])
+        answers: list[tuple[str, int, Any]] = []
+        while not answers or answers[-1][1] == 200:
+            header = replace(anywhere, nonce=f"{len(answers):020}").header()
+            answers.append((header, *asked(url, path, Authorization=header)))
+            assert len(answers) < 20
+        header, _, told = answers[-1]
+        assert told["error"] == "RateExceeded"
+        for _ in range(3):
+            time.sleep(0.4)
+            status, told = asked(url, path, Authorization=header)
+            assert (status, told["error"]) == (401, "ReplayedRequest")
 
 
 def test_requests_that_are_signed_for_another_server_count_against_the_rate(door: Door) -> None:

@@ -213,6 +213,40 @@ def test_a_stream_that_a_query_comes_to_later_is_read_from_where_its_group_stand
     again.drive(lambda: again.rows == [(0, 4), (0, 5)])
 
 
+def test_a_stream_that_comes_before_the_first_batch_is_read_from_where_its_group_stands(
+    hub: shoal.Hub, begin: Begin
+) -> None:
+    hub.create_stream("orders-1", shards=1)
+    driver = Driver(begin(stream="orders-[0-9]", group="billing", groupTimeout="3s", minPartitions=4))
+    assert not driver.plan()
+    hub.create_stream("orders-2", shards=1)
+    a_family(hub, "orders-2")
+    hub.create_group("orders-2", "billing", timeout=3.0)
+    hub.checkpoint("orders-2", "billing", 0, 399, force=True)
+    driver.plan_until(lambda: True)
+    assert planned(driver) == [[("orders-2", 0)]]
+    again = Driver(driver.reader, json.loads(json.dumps(driver.start)))
+    again.end = json.loads(json.dumps(driver.end))
+    for one in (driver, again):
+        one.run()
+        assert one.rows == [(0, 399)]
+
+
+def test_a_stream_that_comes_before_the_first_batch_is_read_from_the_first_record_that_is_there(
+    hub: shoal.Hub, begin: Begin
+) -> None:
+    hub.create_stream("orders-1", shards=1)
+    driver = Driver(begin(stream="orders-[0-9]"))
+    assert not driver.plan()
+    hub.create_stream("orders-2", shards=1)
+    hub.append("orders-2", 0, [b"x"] * 5)
+    hub.set_retention("orders-2", retention_bytes=1)
+    hub.append("orders-2", 0, [b"y"] * 3)
+    hub.enforce_retention("orders-2")
+    hub.set_retention("orders-2")
+    driver.drive(lambda: driver.rows == [(0, 5), (0, 6), (0, 7)])
+
+
 @pytest.mark.parametrize("member", ["true", "false"])
 def test_a_query_that_may_lose_records_begins_again_without_a_named_stream_that_is_gone(
     hub: shoal.Hub, begin: Begin, member: str

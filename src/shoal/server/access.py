@@ -62,7 +62,7 @@ class Admitted(NamedTuple):
     digest: str | None = None
     """That its body has to have."""
     nonce: Nonce | None = None
-    """To be used up before anything is done."""
+    """To be used up before anything is done. This server has seen it by now, whatever becomes of that."""
 
 
 class Access:
@@ -157,13 +157,13 @@ class Access:
         if self._nonces.is_behind(now_ms):
             self.server, self._nonces = secrets.token_hex(8), Nonces()
         check_date(signed.date_ms, now_ms)
+        if signed.server not in (self.server, self._any_server):
+            raise Refused(SignedForAnother(server=self.server, store=self._any_server), is_untouched=True)
+        self._nonces.take(f"{signed.key}:{signed.nonce}", signed.date_ms, now_ms, known.caller.name)
         if signed.server == self._any_server:
             digest = hashlib.sha256(f"{signed.key}:{signed.nonce}".encode()).hexdigest()
             nonce = Nonce(digest, signed.date_ms + _KEPT_MS, now_ms)
             return Admitted(known.caller, signed.digest, nonce)
-        if signed.server != self.server:
-            raise Refused(SignedForAnother(server=self.server, store=self._any_server), is_untouched=True)
-        self._nonces.take(f"{signed.key}:{signed.nonce}", signed.date_ms, now_ms, known.caller.name)
         return Admitted(known.caller, signed.digest)
 
     async def use_up(self, nonce: Nonce, run: Run) -> None:

@@ -61,6 +61,8 @@ _LARGE: Final = 65_536
 _STORE_S: Final = 3.0
 """Who asks how the server is hears so soon that its store does not answer: balancers and scrapers have a few
 seconds."""
+_AT_THE_DOOR: Final = 8
+"""Threads for what is written down of requests before they are let in: no client has more than half."""
 _LAG_S: Final = 6.0
 """For the lag of all groups: longer than a look at them takes (`metrics.LOOK_S`), and with the look at the
 store within the ten seconds of a scraper."""
@@ -88,6 +90,8 @@ class Application:
         self._counters, self._tracing = counters, tracing
         self.access = access
         self._turns = Turns(options.threads)
+        self._door = Turns(_AT_THE_DOOR)
+        """Apart: heartbeats wait for it too, and not for the slow calls of their user."""
         self._bodies = Held("requests", options.bodies_bytes_max)
         self._answers = Held("answers", options.answers_bytes_max)
         self.rates = Rates(options.requests_per_s_max)
@@ -145,13 +149,14 @@ class Application:
         try:
             _check_host(request.scope)
             admitted = await self.access.admit(request.scope, request.client, self._turns.run_own)
+            if admitted.nonce is not None:
+                self._door.are_of(admitted.caller.name)
+                await self.access.use_up(admitted.nonce, self._door.run)
         except (ShoalError, Refused):
             self._admitted(request, None)
             raise
         request.digest = admitted.digest
         self._admitted(request, admitted.caller)
-        if admitted.nonce is not None:
-            await self.access.use_up(admitted.nonce, self._turns.run)
         return admitted.caller
 
     def _admitted(self, request: Incoming, caller: Caller | None) -> None:
@@ -376,6 +381,7 @@ class Application:
     def close(self) -> None:
         """When nothing is in flight any more."""
         self._turns.close()
+        self._door.close()
         self._hub.close()
         if self._tracing is not None:
             self._tracing.close()

@@ -147,14 +147,18 @@ class GroupLag(Collector):
         beyond = GaugeMetricFamily(
             "shoal_groups_not_shown",
             f"Groups beyond the first {self._groups_shown}, or beyond what could be looked at in "
-            f"{self._within_s:g} s, whose lag is not shown here.",
+            f"{self._within_s:g} s, whose lag is not shown here; at least one, if not all were counted.",
         )
         until = time.monotonic() + self._within_s
-        delayed = self._hub.all_delayed()
-        left, not_shown = self._groups_shown, 0
-        for stream in self._hub.list_streams(None):
+        delayed, streams = self._hub.all_delayed(), self._hub.list_streams(None)
+        for stream in streams:
             if stream.id in delayed:
                 later.add_metric([str(stream.full_name)], delayed[stream.id])
+        left, not_shown = self._groups_shown, 0
+        for stream in streams:
+            if time.monotonic() > until:
+                not_shown = max(1, not_shown)
+                break
             try:
                 groups = self._hub.groups.list(stream.full_name)
             except UnknownStream:

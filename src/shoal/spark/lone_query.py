@@ -124,7 +124,8 @@ class LoneQuery:
                 self._wait_for_mirror(streams)
             self._news.seen(streams.values())
             return start, available
-        first = positions.streams if positions == self._first else new_in(end, positions, at)
+        begins = positions.streams if positions == self._first else {}
+        first = {**begins, **new_in(end, positions, at)}  # Some may have come before its first batch.
         return replace(end, first=first or None).to_json(), available
 
     def spans(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Span]:
