@@ -11,9 +11,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import shoal
 from shoal.core.checkpoint import beyond
-from shoal.core.errors import (
-    InvalidInput,
-)
+from shoal.core.errors import InvalidInput
 from shoal.spark.lone_query import LoneQuery
 from shoal.spark.stream_reader import ShoalStreamReader
 from tests.spark.planning import Driver, done_in_lanes, fill, held

@@ -10,10 +10,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 import shoal
-from shoal.core.errors import (
-    InvalidInput,
-    NameTaken,
-)
+from shoal.core.errors import InvalidInput, NameTaken
 from shoal.spark.batch_reader import ShoalBatchReader, SpanPartition
 from shoal.spark.data_source import schema_of
 from shoal.spark.hubs import close_hubs

@@ -26,6 +26,7 @@ from shoal.spark.plan.offsets import (
     positions_in,
     positions_of,
 )
+from shoal.spark.plan.ordering import in_order
 from shoal.spark.plan.spans import Owner, Span, awaited, due, kept, limited, reached, standing, turns
 from shoal.spark.plan.starting import Kind, Place, check_streams, group_place, place_of, resolved
 from shoal.spark.plan.tasks import TASKS_MAX, tasks
@@ -403,6 +404,23 @@ def test_where_a_query_stands_is_where_it_can_read_on() -> None:
         TWO, shards=tuple(replace(shard, first_offset=0, next_offset=20) for shard in TWO.shards)
     )
     assert standing(unread, {0: 0}, strict=True) == {0: 0}, "of one that was not begun nothing is said"
+
+
+@pytest.mark.parametrize(
+    ("asked", "said", "order"),
+    [
+        (None, {"a": None, "b": None}, {"a": True, "b": True}),
+        (None, {"a": False, "b": None}, {"a": False, "b": False}),
+        (None, {"a": False, "b": None, "c": True}, {"a": False, "b": True, "c": True}),
+        (False, {"a": True, "b": None}, {"a": False, "b": False}),
+        (True, {"a": False}, {"a": True}),
+        (None, {}, {}),
+    ],
+)
+def test_streams_are_in_order_as_their_groups_say_and_new_groups_as_the_others(
+    asked: bool | None, said: dict[str, bool | None], order: dict[str, bool]
+) -> None:
+    assert in_order(asked, said) == order
 
 
 def test_positions_of_a_stream_that_was_made_anew_are_none() -> None:

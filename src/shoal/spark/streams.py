@@ -41,7 +41,7 @@ def streams_now(
 def streams_at_first(
     hub: Hub, subscription: Subscription, *, strict: bool = True
 ) -> Mapping[str, StreamInfo]:
-    """The same, at least one."""
+    """The same, at least one: of names of which none is there, the error is that of the first."""
     found = streams_now(hub, subscription, strict=strict)
     if not found and subscription.pattern is not None:
         what = subscription.pattern.pattern

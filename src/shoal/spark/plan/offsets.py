@@ -79,10 +79,10 @@ def positions_in(positions: StreamPositions | None, stream_id: int) -> Mapping[i
     return positions.shards if positions is not None and positions.id == stream_id else {}
 
 
-def new_to(positions: Positions, streams: Mapping[str, StreamInfo]) -> list[str]:
-    """The streams that a query with these positions has not read: it came to them since."""
-    known = positions.streams
-    return [name for name, info in streams.items() if name not in known or known[name].id != info.id]
+def new_to(start: Positions, streams: Mapping[str, StreamInfo | StreamPositions]) -> list[str]:
+    """Those of the streams that were not read before: the query came to them since, or they are others."""
+    known = start.streams
+    return [name for name, stream in streams.items() if name not in known or known[name].id != stream.id]
 
 
 def new_in(
@@ -90,9 +90,7 @@ def new_in(
 ) -> dict[str, StreamPositions]:
     """The streams of a batch that were not read before, and where they stood at its start."""
     return {
-        name: StreamPositions(id=stream.id, shards=at[name])
-        for name, stream in end.streams.items()
-        if name not in start.streams or start.streams[name].id != stream.id
+        name: StreamPositions(id=end.streams[name].id, shards=at[name]) for name in new_to(start, end.streams)
     }
 
 
